@@ -1,0 +1,59 @@
+# One file to drive everything. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 2000
+MINUTES ?= 20
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check lint fmt fuzz simulate soak bench wheel clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Create .venv with everything in it (a second run costs nothing)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $(PYTHON) is `$(PYTHON) -V 2>&1`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV), a minute or two …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup ## The main job on local files: produce, load, kill -9 in the middle of a commit, go on, check
+	@$(BIN)/buffer-delta demo
+
+test: setup ## Run all tests
+	$(BIN)/python -m pytest
+
+check: lint test ## The whole gate: lint, then tests
+
+lint: setup ## Formatting, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+fmt: setup ## Format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+fuzz: setup ## Feed 200,000 and more mutated inputs to the decoders
+	$(BIN)/python -m tests.fuzz
+
+simulate: setup ## Run the seeded simulator: SEEDS=2000, or SEED=n to replay one
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+soak: setup ## Steady load with every fault at once: MINUTES=20
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+bench: setup ## Run the benchmarks, one after the other
+	for b in codec manifest produce consume load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
+
+wheel: setup ## Build wheel and sdist; install the wheel alone in a new venv and use it
+	bash scripts/check_wheel.sh $(PYTHON)
+
+clean: ## Remove what the targets made
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis demo-data

@@ -1,0 +1,1 @@
+"""A durable buffer in object storage: producers append batches, one consumer reads them in order."""

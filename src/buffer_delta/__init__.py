@@ -1,0 +1,1 @@
+"""Load a buffer into Delta Lake tables exactly once, on Spark."""
