@@ -1,0 +1,141 @@
+"""What a failed obstore request means, read from the exception's class and text. Pure; `objects.py` acts on it.
+
+obstore keeps status, error code and retries in the text only. They are taken from the debug part, one field per
+line: locations hold no newline and bodies are escaped there, so neither can imitate a field. Of the rest little
+is passed on, for bodies and URLs may hold credentials.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_MISSING_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "ContainerBeingDeleted"})
+_DENIED = frozenset(
+    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"}
+    | {"AuthenticationFailed", "AuthorizationFailure", "AuthorizationPermissionMismatch", "AccountIsDisabled"}
+)
+_THROTTLED = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "Throttling", "RequestLimitExceeded"})
+_MISCONFIGURED = frozenset({"InvalidBucketName", "PermanentRedirect", "AuthorizationHeaderMalformed"})
+_RETRYABLE_4XX = frozenset({408, 409, 412, 429})
+
+_STATUS = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
+_RETRIES = re.compile(r"^\s+retries: (\d+),$", re.MULTILINE)
+_HTTP_KIND = re.compile(r"^\s+kind: (Timeout|Connect|Interrupted|Request|Decode|Unknown),$", re.MULTILINE)
+_SYSTEM_MESSAGE = re.compile(r'^\s+(?:message|error): "([^"]{1,200})",$|"(dns error)"', re.MULTILINE)
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})")
+_HOST = re.compile(r"Error performing [A-Z]+ (https?://[^/\s?#@]+)[/\s]")
+_CREDENTIALS = re.compile(  # where obstore looks for keys when it was given none: the machine's metadata service
+    r"Error performing [A-Z]+ https?://[^/\s]+/(latest/(api/token|meta-data)|computeMetadata|metadata/identity)"
+)
+_QUERY = re.compile(r"\?\S*")
+
+_PUBLIC_OPTIONS = frozenset({"endpoint", "region", "default_region", "bucket", "account_name", "container_name"})
+_SECRET_MIN = 4  # shorter values are flags and numbers, and replacing them would garble the text
+_REASON_MAX = 300
+
+
+class Failure:
+    """One failed request. `kind` is the name of obstore's exception class."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.kind = type(error).__name__
+        self._summary, _, self._debug = str(error).partition("\n\nDebug source:\n")
+        status = _STATUS.search(self._debug)
+        self.status = int(status[1]) if status else None
+        retries = _RETRIES.search(self._debug)
+        self.retries = int(retries[1]) if retries else 0
+        """How often the request had been repeated. Any of the earlier ones may have had an effect."""
+        code = _CODE.search(self._summary)
+        self.code = (code[1] or code[2]) if code else None
+        host = _HOST.search(self._summary)
+        self._host = host[1] if host else "the server"
+
+    @property
+    def is_not_found(self) -> bool:
+        return self.kind in ("FileNotFoundError", "NotFoundError") and not self.is_missing_bucket
+
+    @property
+    def is_missing_bucket(self) -> bool:
+        return self.code in _MISSING_BUCKET
+
+    @property
+    def is_lost_race(self) -> bool:
+        return self.kind in ("AlreadyExistsError", "PreconditionError") and not self.is_missing_bucket
+
+    @property
+    def is_denied(self) -> bool:
+        return (
+            self.kind in ("PermissionDeniedError", "UnauthenticatedError")
+            or self.status in (401, 403)
+            or self.code in _DENIED
+        )
+
+    @property
+    def is_throttled(self) -> bool:
+        return self.status in (429, 503) or self.code in _THROTTLED
+
+    @property
+    def is_retryable(self) -> bool:
+        """Whether asking again can help: not after a plain refusal (4xx)."""
+        if self.status is None or not 400 <= self.status < 500:
+            return True
+        return self.status in _RETRYABLE_4XX or self.code == "RequestTimeout" or self.is_throttled
+
+    @property
+    def hint(self) -> str | None:
+        """The way out, where the store as configured can never answer."""
+        if "BadScheme" in self._debug:
+            return 'an endpoint without TLS needs client_options={"allow_http": True}'
+        if _CREDENTIALS.search(self._summary):
+            return "no credentials were found: pass them as options, or set them in the environment"
+        if self.kind in ("NotImplementedError", "NotSupportedError") or self.status == 501:
+            return "the server does not support this request; a queue needs conditional writes"
+        if self.code in _MISCONFIGURED:
+            return "check bucket, region and endpoint"
+        return None
+
+    @property
+    def reason(self) -> str:
+        """What happened, for a message. Pass it through `redact` before showing it."""
+        again = f" (after {self.retries} retries)" if self.retries else ""
+        if self.status is not None:
+            message = _MESSAGE.search(self._summary)
+            parts = [f"{self._host} answered {self.status}", self.code, message and message[1]]
+            return ": ".join(part for part in parts if part) + again
+        if "HTTP error" in self._summary:
+            kind = _HTTP_KIND.search(self._debug)
+            system = _SYSTEM_MESSAGE.search(self._debug)
+            parts = [kind and kind[1].lower(), system and (system[1] or system[2])]
+            return f"no answer from {self._host}: " + ", ".join(part for part in parts if part) + again
+        line = _QUERY.sub("", self._summary.partition("\n")[0])
+        return line[:_REASON_MAX] + again
+
+
+def redact(text: str, options: Mapping[str, Any]) -> str:
+    """The text without the value of any option that could be a secret."""
+    for secret in sorted(_secrets(options), key=len, reverse=True):
+        text = text.replace(secret, "…")
+    return text
+
+
+def public_url(url: str) -> str:
+    """The URL without what a person may have put a key into: the user part and the query."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    rest = rest.partition("?")[0]
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
+
+
+def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value)
+        elif isinstance(value, bytes):
+            yield value.decode(errors="replace")
+        elif isinstance(value, str) and len(value) >= _SECRET_MIN and name not in _PUBLIC_OPTIONS:
+            yield value

@@ -1,0 +1,347 @@
+"""Plain files as a store with compare-and-swap, for one machine and many processes.
+
+Rules that make it safe:
+
+- Content appears by `rename` of a finished, fsynced temporary file, then the folder is fsynced. A reader, or a
+  machine that loses power, sees the old content or the new, never a part; what `put` has returned is durable.
+- Every change of an object (put, swap, delete) happens under an exclusive `flock`, so nothing comes between a
+  comparison and its rename. Each operation opens the lock anew: threads exclude each other as processes do, and
+  the kernel releases the lock of a process that dies.
+- A version is a hash of the content. No state is kept beside the files: copy the folder, and the queue moves.
+
+Names that begin with `.buffer-` belong to the store and are not locations: `.buffer-locks/` at the root holds a
+fixed number of lock files, `.buffer-tmp-*` is a write in progress. A crash can leave one of those behind;
+`delete_many` (the collector calls it) removes those older than a day from the folders it visits.
+
+Folders are not objects, but they take up names: `a` and `a/b` cannot both be objects here. Use a file system
+whose `flock` is shared by all writers: any local one, or NFS with locks; not a folder synced between machines.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from buffer.clock import SystemClock
+from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
+from buffer.store.base import (
+    DeleteFailure,
+    Lost,
+    Object,
+    ObjectInfo,
+    Outcome,
+    Unknown,
+    Version,
+    Won,
+    check_location,
+)
+from buffer.store.files import (
+    RESERVED,
+    LockTimeout,
+    fsync_folder,
+    locked,
+    remove_stale_temps,
+    write_temp,
+)
+
+LOCK_FOLDER = RESERVED + "locks"
+LOCK_COUNT = 1024  # bounded, though objects are not; two objects that share a lock only wait for each other
+LOCK_TIMEOUT_S = 30.0  # a holder needs milliseconds; longer means it was stopped, and waiting will not help
+STAMP_AGE_MIN_MS = 2_000  # the coarsest file times in use (FAT); see _Stamps
+STAMPS_MAX = 64
+
+_Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a method
+_Stamp: TypeAlias = tuple[int, int, int, int, int]
+
+_NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_UNUSABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP}
+)
+_clock = SystemClock()
+
+
+class LocalStore:
+    """Objects as files below `root`, which the first write creates. Safe in threads, processes and forks.
+
+    It keeps no open files and no locks between calls. Pickles by its path.
+    """
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        # Absolute now: a pickled store must not depend on the working folder of whoever opens it.
+        self._root = Path(root).absolute()
+        self._stamps = _Stamps()
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def __repr__(self) -> str:
+        return f"LocalStore({str(self._root)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalStore, (str(self._root),)
+
+    def get(self, location: str) -> Object:
+        found = self._read(self._path(location))
+        if found is None:
+            raise self._not_found(location)
+        return found
+
+    def get_if_changed(self, location: str, version: Version) -> Object | None:
+        """As the protocol says. A file that carries the stamp it had when last read is not even opened."""
+        path = self._path(location)
+        if self._stamps.prove(path, version):
+            return None
+        found = self._read(path)
+        if found is None:
+            raise self._not_found(location)
+        return None if found.version == version else found
+
+    def head(self, location: str) -> ObjectInfo:
+        """Size and version. The version is a hash of the content, so the file is read."""
+        found = self.get(location)
+        return ObjectInfo(location, len(found.data), found.version)
+
+    def put(self, location: str, data: bytes) -> None:
+        path = self._path(location)
+        with self._errors("write", path):
+            temp = write_temp(path.parent, data)
+            try:
+                # Only the rename is under the lock: a large upload must not hold up the swaps of others.
+                with self._locked(path):
+                    temp.replace(path)
+                    fsync_folder(path.parent)
+            finally:
+                temp.unlink(missing_ok=True)
+
+    def put_if_absent(self, location: str, data: bytes) -> Outcome:
+        return self._swap(location, data, None)
+
+    def put_if_match(self, location: str, data: bytes, version: Version) -> Outcome:
+        return self._swap(location, data, version)
+
+    def copy(self, source: str, target: str) -> None:
+        self.put(target, self.get(source).data)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Every object below the folder. Versions are None: they would cost reading every file."""
+        return self._walk(self._path(prefix) if prefix else self._root, prefix)
+
+    def delete_many(self, locations: Sequence[str]) -> _Failures:
+        paths = [(location, self._path(location)) for location in locations]
+        failures = []
+        for location, path in paths:
+            try:
+                with self._errors("delete", path):
+                    self._delete(path)
+            except StorageError as error:
+                failures.append(DeleteFailure(location, error))
+        for folder in {path.parent for _, path in paths}:
+            remove_stale_temps(folder)
+        return failures
+
+    # Reading
+
+    def _read(self, path: Path) -> Object | None:
+        with self._errors("read", path):
+            try:
+                with path.open("rb") as file:
+                    stamp = _stamp(os.fstat(file.fileno()))
+                    data = file.read()
+            except _NO_OBJECT:
+                return None  # a folder, or something below a file, is no object
+        version = _version(data)
+        self._stamps.remember(path, stamp, version)
+        return Object(data, version)
+
+    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+        pending = [(folder, prefix)]
+        while pending:
+            folder, prefix = pending.pop()
+            missing_is_empty = suppress(*_NO_OBJECT)
+            with self._errors("list", folder), missing_is_empty, os.scandir(folder) as entries:
+                for entry in entries:
+                    location = f"{prefix}/{entry.name}" if prefix else entry.name
+                    if not _is_location(location):
+                        continue  # ours, or somebody's file that no location can name
+                    if entry.is_dir():
+                        pending.append((Path(entry.path), location))
+                    elif entry.is_file():
+                        with suppress(FileNotFoundError):  # deleted meanwhile
+                            yield ObjectInfo(location, entry.stat().st_size, None)
+
+    # Writing
+
+    def _swap(self, location: str, data: bytes, expected: Version | None) -> Outcome:
+        """Replace the object if its version is `expected` (None: if there is none).
+
+        Until the rename nothing has happened, so a store that cannot be written is raised as such; after it the
+        content is visible but perhaps not yet safe from a power cut, so any error is Unknown.
+        """
+        path = self._path(location)
+        renamed = False
+        try:
+            with self._errors("write", path):
+                if expected is not None and not path.exists():
+                    return Lost()  # without making folders and locks for it
+                with self._locked(path):
+                    if not self._is_at(path, expected):
+                        return Lost()
+                    temp = write_temp(path.parent, data)
+                    try:
+                        temp.replace(path)
+                        renamed = True
+                    finally:
+                        temp.unlink(missing_ok=True)
+                    fsync_folder(path.parent)
+        except StorageError as error:
+            if renamed or error.retryable:
+                return Unknown(error)
+            raise
+        return Won(_version(data))
+
+    def _is_at(self, path: Path, expected: Version | None) -> bool:
+        if expected is not None:
+            if self._stamps.prove(path, expected):
+                return True
+            found = self._read(path)
+            return found is not None and found.version == expected
+        try:
+            return stat.S_ISDIR(path.stat().st_mode)  # a folder: the rename will say what is wrong
+        except FileNotFoundError:
+            return True
+
+    def _delete(self, path: Path) -> None:
+        try:
+            path.stat()
+        except _NO_OBJECT:
+            return  # without making folders and locks for it
+        if path.is_dir():
+            return
+        with self._locked(path):
+            path.unlink(missing_ok=True)
+            fsync_folder(path.parent)
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        """Hold the object's lock. Raises a retryable StorageError when it stays taken."""
+        name = hashlib.blake2b(os.fsencode(path.relative_to(self._root)), digest_size=8).digest()
+        lock = self._root / LOCK_FOLDER / f"{int.from_bytes(name, 'big') % LOCK_COUNT:04d}"
+        try:
+            with locked(lock, LOCK_TIMEOUT_S):
+                yield
+        except LockTimeout:
+            raise StorageError(
+                f"another process has held the lock of {str(path)!r} for {LOCK_TIMEOUT_S:g} s; "
+                f"look who has {str(lock)!r} open, and whether it is stopped",
+                location=self._location(path),
+                url=self.url,
+                retryable=True,
+            ) from None
+
+    # Names and errors
+
+    def _path(self, location: str) -> Path:
+        check_location(location)
+        if location.startswith(RESERVED) or f"/{RESERVED}" in location:
+            raise InvalidInput(
+                f"the location {location!r} is not allowed in a local folder: "
+                f"names that begin with {RESERVED!r} are the store's own"
+            )
+        return self._root / location
+
+    def _location(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+    def _not_found(self, location: str) -> ObjectNotFound:
+        return ObjectNotFound(
+            f"there is no object {location!r} in {self.url}", location=location, url=self.url, retryable=False
+        )
+
+    @contextmanager
+    def _errors(self, action: str, path: Path) -> Iterator[None]:
+        """The one place where the system's errors become ours."""
+        try:
+            yield
+        except OSError as error:
+            raise self._explain(error, action, path) from error
+
+    def _explain(self, error: OSError, action: str, path: Path) -> Exception:
+        location, reason = self._location(path), error.strerror or str(error)
+        if error.errno == errno.ENAMETOOLONG:
+            return InvalidInput(f"the location {location!r} is too long for a file name: {reason}")
+        if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+            if self._root.is_dir():
+                return InvalidInput(
+                    f"cannot {action} {location!r} in {self.url}: a folder has that name, or a file has the name "
+                    "of one of its folders; in a local folder 'a' and 'a/b' cannot both be objects"
+                )
+            return StoreUnusable(
+                f"the store {str(self._root)!r} is not a folder: a file stands in its path",
+                location=location,
+                url=self.url,
+                retryable=False,
+            )
+        unusable = error.errno in _UNUSABLE
+        hint = "; check the folder, its permissions and the free space" if unusable else ""
+        return (StoreUnusable if unusable else StorageError)(
+            f"cannot {action} {location!r} in the folder {str(path.parent)!r}: {reason}{hint}",
+            location=location,
+            url=self.url,
+            retryable=not unusable,
+        )
+
+
+class _Stamps:
+    """Which version a file had when it carried these inode, times and size: saves reading it again.
+
+    Every write makes a new file, but inodes come back, and times are coarse: two writes within one tick can look
+    the same. So a stamp is only remembered once it is old enough that no later write can carry it. Entries are
+    replaced whole, so threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[_Stamp, Version]] = {}
+
+    def remember(self, path: Path, stamp: _Stamp, version: Version) -> None:
+        newest_ms = max(stamp[2], stamp[3]) // 1_000_000
+        if _clock.now_ms() - newest_ms < STAMP_AGE_MIN_MS:
+            self._known.pop(path, None)
+            return
+        if len(self._known) >= STAMPS_MAX:
+            self._known.clear()  # callers poll one or two objects; batches are read once
+        self._known[path] = (stamp, version)
+
+    def prove(self, path: Path, version: Version) -> bool:
+        """Whether the file is known to hold this version still. False means: read it."""
+        known = self._known.get(path)
+        if known is None or known[1] != version:
+            return False
+        try:
+            return _stamp(path.stat()) == known[0]
+        except OSError:
+            return False  # reading it will say what is wrong
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def _version(data: bytes) -> Version:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _is_location(location: str) -> bool:
+    if location.rsplit("/", 1)[-1].startswith(RESERVED):
+        return False
+    try:
+        check_location(location)
+    except InvalidInput:
+        return False
+    return True

@@ -1,0 +1,312 @@
+"""Local files pass the contract, survive kills and many processes, and say clearly what is wrong with a folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
+from buffer.store import LocalStore, Lost, Store, Unknown, Won, local
+from buffer.testing.contract import StoreContract
+from tests.contract.counting import count_up
+
+MEGABYTE = 1 << 20
+
+
+class TestLocal(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return LocalStore(tmp_path / "new" / "mit Leerzeichen #1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "root")
+
+
+def _files(store: LocalStore) -> list[str]:
+    """Every file below the root but the locks, objects or not."""
+    root = Path(store.url.removeprefix("file://"))
+    found = (path.relative_to(root) for path in root.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in found if path.parts[0] != local.LOCK_FOLDER)
+
+
+# Several processes
+
+
+def test_should_count_right_when_eight_processes_swap(store: LocalStore) -> None:
+    store.put("counter", b"0")
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=count_up, args=(store.url, {}, 50)) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 8
+    assert store.get("counter").data == b"400"
+    assert _files(store) == ["counter"]
+
+
+def test_should_hold_old_or_new_content_when_killed_at_any_moment(store: LocalStore) -> None:
+    store.put("a", bytes(MEGABYTE))
+    program = f"from tests.contract.counting import swap_for_ever; swap_for_ever({store.url!r})"
+    for n in range(6):
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.read(1) == b"."
+            time.sleep(0.013 * n)
+            writer.kill()
+        for location in ("a", "b"):
+            data = store.get(location).data
+            assert data == bytes([data[0]]) * MEGABYTE, f"{location} is torn after kill {n}"
+        # No lock is left behind, and what the writer left of its temporary files is no object.
+        assert isinstance(store.put_if_match("a", data, store.get("a").version), Won)
+        assert sorted(o.location for o in store.list("")) == ["a", "b"]
+
+
+def test_should_work_in_a_forked_child(store: LocalStore) -> None:
+    store.put("counter", b"0")
+    program = f"from tests.contract.counting import count_in_fork; count_in_fork({store.url!r})"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert store.get("counter").data == b"2"
+
+
+def test_should_give_up_when_the_lock_stays_taken(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("a", b"one")
+    version = store.get("a").version
+    monkeypatch.setattr(local, "LOCK_TIMEOUT_S", 0.05)
+    root = Path(store.url.removeprefix("file://"))
+    locks = [lock.open("r+b") for lock in (root / local.LOCK_FOLDER).iterdir()]
+    for lock in locks:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a stopped process would
+    outcome = store.put_if_match("a", b"two", version)
+    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome.cause, StorageError)
+    assert outcome.cause.retryable
+    with pytest.raises(StorageError, match="has held the lock"):
+        store.put("a", b"two")
+    assert [failure.location for failure in store.delete_many(["a"])] == ["a"]
+    for lock in locks:
+        lock.close()
+    assert store.get("a").data == b"one"
+    assert isinstance(store.put_if_match("a", b"two", version), Won)
+    assert _files(store) == ["a"]
+
+
+# Polling
+
+
+def test_should_not_open_the_file_when_it_did_not_change(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"one")
+    _age(tmp_path / "root/a")
+    monkeypatch.setattr(local, "STAMP_AGE_MIN_MS", -1)  # the change time cannot be set back: count it as old
+    version = store.get("a").version
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", _refuse)
+        assert store.get_if_changed("a", version) is None
+    store.put("a", b"two")
+    found = store.get_if_changed("a", version)
+    assert found is not None
+    assert found.data == b"two"
+
+
+def test_should_not_trust_times_of_a_file_that_just_changed(store: LocalStore, tmp_path: Path) -> None:
+    """A file of equal size, inode and times may have other content while it is younger than the clock's tick."""
+    store.put("a", b"one")
+    version = store.get("a").version
+    path = tmp_path / "root/a"
+    before = path.stat()
+    path.write_bytes(b"two")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = store.get_if_changed("a", version)
+    assert found is not None
+    assert found.data == b"two"
+
+
+def _age(path: Path) -> None:
+    os.utime(path, ns=(0, 1_000_000_000 * 1_600_000_000))
+
+
+def _refuse(*_args: object, **_rest: object) -> None:
+    raise AssertionError("the file was opened")
+
+
+# Temporary files
+
+
+def test_should_ignore_and_finally_remove_what_a_crash_left(store: LocalStore, tmp_path: Path) -> None:
+    store.put("x/a", b"one")
+    young, old = (tmp_path / "root/x" / f".buffer-tmp-{name}" for name in ("young", "old"))
+    young.write_bytes(b"half")
+    old.write_bytes(b"half")
+    _age(old)
+    assert [o.location for o in store.list("")] == ["x/a"]
+    store.delete_many(["x/gone"])
+    assert young.exists()
+    assert not old.exists()
+
+
+def test_should_leave_nothing_behind_when_the_disk_is_full(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"one")
+    version = store.get("a").version
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    calls: list[Callable[[], object]] = [
+        lambda: store.put("a", b"two"),
+        lambda: store.put_if_match("a", b"two", version),
+        lambda: store.put_if_absent("b", b"two"),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnusable, match="No space left on device"):
+            call()
+    assert _files(store) == ["a"]
+    assert store.get("a").data == b"one"
+
+
+def test_should_say_unknown_when_only_the_folder_cannot_be_synced(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("a", b"one")
+
+    def broken(_folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(local, "fsync_folder", broken)
+    outcome = store.put_if_match("a", b"two", store.get("a").version)
+    assert isinstance(outcome, Unknown)
+    assert "Input/output error" in str(outcome.cause)
+    assert store.get("a").data == b"two"
+
+
+# Folders
+
+
+def test_should_create_nothing_when_only_read(store: LocalStore, tmp_path: Path) -> None:
+    with pytest.raises(ObjectNotFound):
+        store.get("a")
+    assert list(store.list("")) == []
+    assert store.delete_many(["a"]) == []
+    assert store.put_if_match("a", b"x", "1") == Lost()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_should_name_the_folder_when_it_is_read_only() -> None:
+    # Not below tmp_path, which other users cannot enter.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        store = LocalStore(folder)
+        store.put("a", b"one")
+        found = store.get("a")
+        with _read_only(Path(folder)):
+            assert store.get("a") == found
+            for call in (
+                lambda: store.put("a", b"two"),
+                lambda: store.put("new/b", b"two"),
+                lambda: store.put_if_absent("b", b"two"),
+                lambda: store.put_if_match("a", b"two", found.version),
+            ):
+                with pytest.raises(StoreUnusable, match=f"{folder}.*Permission denied.*permissions"):
+                    call()
+            (failure,) = store.delete_many(["a"])
+            assert isinstance(failure.cause, StoreUnusable)
+        assert store.get("a") == found
+
+
+@contextmanager
+def _read_only(folder: Path) -> Iterator[None]:
+    """The folder may not be written, also where the tests run as root."""
+    for path in (folder, folder / local.LOCK_FOLDER):
+        path.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(0)
+        for path in (folder, folder / local.LOCK_FOLDER):
+            path.chmod(0o755)
+
+
+def test_should_say_so_when_the_root_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for root in (tmp_path / "file", tmp_path / "file/below"):
+        store = LocalStore(root)
+        with pytest.raises(StoreUnusable, match="not a folder"):
+            store.put("a", b"x")
+        with pytest.raises(StoreUnusable, match="not a folder"):
+            store.put_if_absent("a", b"x")
+
+
+def test_should_say_so_when_a_folder_has_the_name(store: LocalStore) -> None:
+    store.put("a/b", b"one")
+    for call in (
+        lambda: store.put("a", b"x"),
+        lambda: store.put_if_absent("a", b"x"),
+        lambda: store.put("a/b/c", b"x"),
+        lambda: store.put_if_absent("a/b/c", b"x"),
+    ):
+        with pytest.raises(InvalidInput, match="a folder has that name"):
+            call()
+    for location in ("a", "a/b/c"):
+        with pytest.raises(ObjectNotFound):
+            store.get(location)
+        assert store.put_if_match(location, b"x", "1") == Lost()
+    assert store.delete_many(["a", "a/b/c"]) == []
+    assert _files(store) == ["a/b"]
+
+
+def test_should_keep_its_own_names_apart(store: LocalStore) -> None:
+    for location in (".buffer-locks/0001", "a/.buffer-tmp-x", ".buffer-"):
+        with pytest.raises(InvalidInput, match="the store's own"):
+            store.put(location, b"x")
+    store.put(".buffer", b"x")
+    assert [o.location for o in store.list("")] == [".buffer"]
+
+
+def test_should_say_so_when_the_name_is_too_long(store: LocalStore) -> None:
+    with pytest.raises(InvalidInput, match="too long"):
+        store.put("x" * 300, b"x")
+
+
+def test_should_skip_files_that_no_location_can_name(store: LocalStore, tmp_path: Path) -> None:
+    store.put("a", b"x")
+    (tmp_path / "root" / "new\nline").write_bytes(b"")
+    Path(os.fsdecode(os.fsencode(tmp_path / "root") + b"/\xff")).write_bytes(b"")
+    assert [o.location for o in store.list("")] == ["a"]
+
+
+def test_should_pickle_by_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = LocalStore("relative")
+    store.put("a", b"one")
+    pickled = pickle.dumps(store)
+    monkeypatch.chdir("/")
+    assert pickle.loads(pickled).get("a").data == b"one"
+
+
+def test_should_keep_the_number_of_locks_bounded(store: LocalStore, tmp_path: Path) -> None:
+    for n in range(50):
+        store.put(f"a/{n}", b"")
+    locks = [lock.name for lock in (tmp_path / "root" / local.LOCK_FOLDER).iterdir()]
+    assert all(0 <= int(lock) < local.LOCK_COUNT for lock in locks)
