@@ -1,0 +1,286 @@
+"""Where one consumer stands in its queue: what it has handed out, acked and dequeued. Used by `Consumer`.
+
+    dequeued ≤ acked < next_ack ≤ cursor ≤ next_sequence          (sequences; each only ever grows)
+
+Rules:
+- Durable first, memory after: a dequeue that fails leaves every mark where it was. Whether it landed or not,
+  repeating the call is right: a dequeue of what is gone changes nothing.
+- Acks are dequeued every `ACKS_PER_DEQUEUE`; what a crash leaves between is handed out again by the next consumer.
+- Every look at the manifest notices a newer consumer (Fenced) and a manifest that is gone or went back
+  (ManifestLost). Nothing moves then.
+- Calls from several threads are serialised.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from itertools import islice
+
+from buffer import metrics
+from buffer.clock import Clock
+from buffer.errors import (
+    Closed,
+    CorruptManifest,
+    Fenced,
+    InvalidInput,
+    OutOfOrderAck,
+    QueueAheadOfConsumer,
+)
+from buffer.gc import batch_ulid, ulid_time_ms
+from buffer.manifest import Manifest
+from buffer.model import BatchDescriptor
+from buffer.queue import QueueConsumer
+
+log = logging.getLogger(__name__)
+
+ACKS_PER_DEQUEUE = 100
+LAG_INTERVAL_S = 1.0  # for the gauge: finding the oldest entry costs as much as handing one out
+
+
+def _nothing() -> None:
+    """The default for `on_fenced`."""
+
+
+class Position:
+    """The cursor and the acks of one claimed epoch."""
+
+    def __init__(
+        self,
+        queue: QueueConsumer,
+        claimed: Manifest,
+        last_acked: int | None,
+        clock: Clock,
+        *,
+        on_fenced: Callable[[], None] = _nothing,
+    ) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._on_fenced = on_fenced
+        self._lock = threading.RLock()
+        self._last_acked = last_acked
+        self._next_ack = claimed.first_sequence if last_acked is None else last_acked + 1
+        self._cursor = self._next_ack
+        self._not_dequeued = 0
+        self._closed = False
+        self._seen = claimed
+        self._lag_due_s = clock.monotonic_s()
+        self._measure()
+
+    # Looking
+
+    @property
+    def cursor(self) -> int:
+        """The sequence that is handed out next."""
+        return self._cursor
+
+    @property
+    def next_ack(self) -> int:
+        """The oldest sequence that was not acked yet."""
+        return self._next_ack
+
+    @property
+    def last_acked(self) -> int | None:
+        return self._last_acked
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def seen(self) -> Manifest:
+        """The manifest as it was at the last look."""
+        return self._seen
+
+    def look(self) -> Manifest:
+        """The newest manifest; if it did not change, nothing is transferred. Raises Fenced."""
+        with self._lock:
+            self.check_open()
+            return self._owned(self._queue.read)
+
+    def peek(self, first: int, limit: int) -> list[BatchDescriptor]:
+        """At most `limit` entries from `first` on, moving nothing.
+
+        Raises QueueAheadOfConsumer if `first` is gone: what was never handed out is never skipped in silence.
+        """
+        manifest = self.look()
+        if manifest.first_sequence > first:
+            raise QueueAheadOfConsumer(
+                f"sequence {first} is next, but {self._queue.manifest_path!r} starts at "
+                f"{manifest.first_sequence}: another consumer dequeued what lies between. Find out which; to "
+                f"accept the loss, open the consumer with last_acked={manifest.first_sequence - 1}",
+                location=self._queue.manifest_path,
+                expected=first,
+                first_sequence=manifest.first_sequence,
+            )
+        return self._entries(manifest, first, limit)
+
+    def length(self, manifest: Manifest | None = None) -> int:
+        """How many entries were not acked yet, in this manifest or the one seen last."""
+        manifest = self._seen if manifest is None else manifest  # an empty one is false
+        return manifest.next_sequence - max(self._next_ack, manifest.first_sequence)
+
+    def lag_ms(self, manifest: Manifest | None = None) -> int:
+        """The age of the oldest entry that was not acked yet; 0 if there is none or it does not tell."""
+        manifest = self._seen if manifest is None else manifest  # an empty one is false
+        made_ms = self._entry_time_ms(manifest, max(self._next_ack, manifest.first_sequence))
+        return 0 if made_ms is None else max(0, self._clock.now_ms() - made_ms)
+
+    # Handing out
+
+    def take(self, limit: int) -> list[BatchDescriptor]:
+        """Hand out at most `limit` entries. Starts at the oldest entry there is, if the cursor's is gone."""
+        with self._lock:
+            manifest = self.look()
+            taken = self._entries(manifest, max(self._cursor, manifest.first_sequence), limit)
+            if taken:
+                self._cursor = taken[-1].sequence + 1
+                metrics.descriptors_handed_out.add(len(taken))
+            return taken
+
+    def hand_out(self, sequence: int) -> None:
+        """Move the cursor past `sequence`, which must be where it stands. Raises InvalidInput if it is not."""
+        with self._lock:
+            self.check_cursor(sequence)
+            self._cursor = sequence + 1
+            metrics.descriptors_handed_out.add(1)
+
+    def check_cursor(self, expected: int) -> None:
+        self.check_open()
+        if self._cursor != expected:
+            raise InvalidInput(
+                f"the consumer's cursor is at {self._cursor}, this reader is at {expected}: something else reads "
+                "from the same consumer. Use one way at a time; call batches() again to go on from the cursor"
+            )
+
+    # Acking
+
+    def ack(self, sequence: int) -> None:
+        """Ack exactly `next_ack`. On any error no mark has moved: call again."""
+        with self._lock:
+            self.check_open()
+            if sequence != self._next_ack:
+                raise OutOfOrderAck(
+                    f"out-of-order ack of {sequence!r}: the next one to ack is {self._next_ack}",
+                    sequence=sequence,
+                    expected=self._next_ack,
+                )
+            self._check_handed_out(sequence)
+            if self._not_dequeued + 1 < ACKS_PER_DEQUEUE:
+                self.look()
+            self.mark_through(sequence)
+
+    def mark_through(self, sequence: int) -> None:
+        """Ack up to `sequence` without a look at the manifest, except when it is time to dequeue."""
+        with self._lock:
+            self.check_open()
+            self._check_handed_out(sequence)
+            pending = self._not_dequeued + sequence + 1 - self._next_ack
+            if pending >= ACKS_PER_DEQUEUE:
+                self._dequeue(sequence)
+                pending = 0
+            self._acked(sequence, pending)
+
+    def ack_through(self, sequence: int) -> None:
+        """Dequeue up to `sequence`, past the last ack. On any error no mark has moved: call again."""
+        with self._lock:
+            self.check_open()
+            if sequence < self._next_ack:
+                raise OutOfOrderAck(
+                    f"non-monotonic ack_through({sequence}): it is acked up to {self._next_ack - 1} already",
+                    sequence=sequence,
+                    expected=self._next_ack,
+                )
+            self._check_handed_out(sequence)
+            self._dequeue(sequence)
+            self._acked(sequence, 0)
+
+    def flush(self) -> None:
+        """Dequeue what is acked. Raises Fenced even if there is nothing to dequeue."""
+        with self._lock:
+            if self._not_dequeued:
+                self.flush_pending()
+            else:
+                self.look()
+
+    def flush_pending(self) -> None:
+        """Dequeue what is acked; without anything to dequeue there is no look at the manifest.
+
+        Works after `close`, so that a flush that failed there can be tried again.
+        """
+        with self._lock:
+            if self._not_dequeued:
+                assert self._last_acked is not None, "something was acked"
+                self._dequeue(self._last_acked)
+                self._not_dequeued = 0
+
+    def close(self) -> None:
+        """Refuse every further call but `flush_pending`."""
+        with self._lock:
+            self._closed = True
+
+    def abandon(self) -> None:
+        """Refuse every further call, and forget the acks that were not dequeued."""
+        with self._lock:
+            self._closed = True
+            self._not_dequeued = 0
+
+    # Inside
+
+    def _owned(self, call: Callable[[], Manifest]) -> Manifest:
+        try:
+            self._seen = call()
+        except Fenced:
+            self._on_fenced()
+            raise
+        self._measure()
+        return self._seen
+
+    def _dequeue(self, through: int) -> None:
+        self._owned(lambda: self._queue.dequeue(through))
+
+    def _acked(self, sequence: int, pending: int) -> None:
+        metrics.acks.add(sequence + 1 - self._next_ack)
+        self._last_acked, self._next_ack, self._not_dequeued = sequence, sequence + 1, pending
+
+    def _check_handed_out(self, sequence: int) -> None:
+        if sequence >= self._cursor:
+            raise OutOfOrderAck(
+                f"ack of {sequence}, which was not handed out yet: the cursor is at {self._cursor}",
+                sequence=sequence,
+                expected=self._next_ack,
+            )
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"the consumer of {self._queue.manifest_path!r} was closed; open another one")
+
+    def _entries(self, manifest: Manifest, first: int, limit: int) -> list[BatchDescriptor]:
+        try:
+            return list(islice(manifest.entries_from(first), limit))
+        except CorruptManifest as error:
+            path = self._queue.manifest_path
+            raise CorruptManifest(f"{path!r}: {error}", location=path, offset=error.offset) from error
+
+    def _entry_time_ms(self, manifest: Manifest, sequence: int) -> int | None:
+        # A manifest of its own: it remembers the place read last, which is the cursor's for the one we keep.
+        entry = Manifest.from_bytes(manifest.to_bytes()).read(sequence)
+        if entry is None:
+            return None
+        if entry.metadata:
+            return min(item.ingestion_time_ms for item in entry.metadata)
+        ulid = batch_ulid(entry.location)
+        return ulid_time_ms(ulid) if ulid else None
+
+    def _measure(self) -> None:
+        length = self.length()
+        metrics.queue_length.set(length)
+        if length and self._clock.monotonic_s() < self._lag_due_s:
+            return
+        self._lag_due_s = self._clock.monotonic_s() + LAG_INTERVAL_S
+        try:
+            metrics.consumer_lag_seconds.set(self.lag_ms() / 1000)
+        except CorruptManifest as error:
+            # Only a gauge: whoever asks for that entry gets the error.
+            log.warning("no lag for %r: %s", self._queue.manifest_path, error)
