@@ -1,0 +1,136 @@
+"""What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
+
+`protocol.py` runs them at the start, before anything is claimed, except `pending_plan`, which needs the ledger
+as it is after entering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from buffer.errors import ManifestLost, ObjectNotFound
+from buffer.ledger import Ledger, Plan
+from buffer.manifest import Manifest
+from buffer.store.base import CanGet
+from buffer_delta.contracts import NOTHING, Target
+from buffer_delta.errors import (
+    Blocked,
+    LedgerBehind,
+    RouteChanged,
+    SequenceGap,
+    TableReplaced,
+    TableRewritten,
+)
+
+
+def not_blocked(ledger: Ledger) -> None:
+    if ledger.blocked is None:
+        return
+    raise Blocked(
+        f"batches {ledger.blocked.first}..{ledger.blocked.last} are blocked: {ledger.blocked.reason}. Mend them "
+        "and run `buffer-delta unblock`, or give them up with `buffer-delta unblock --skip`",
+        first=ledger.blocked.first,
+        last=ledger.blocked.last,
+        attempts=ledger.plan.attempts if ledger.plan else 0,
+    )
+
+
+def ledger_knows(ledger: Ledger, committed: int) -> None:
+    """Plans are written ahead, so no table can be ahead of its own queue's ledger."""
+    planned = ledger.plan.last if ledger.plan else NOTHING
+    if committed <= planned:
+        return
+    raise LedgerBehind(
+        f"the tables have committed sequence {committed} for app {ledger.app_id!r}, but the ledger of this queue "
+        f"has planned only through {planned}: the app_id belongs to another queue, or the ledger was put back "
+        "from a backup. Choose another app_id; or, if this is the right queue and no other loader runs, pass "
+        "adopt=True with this app_id",
+        committed=committed,
+        planned_last=planned,
+    )
+
+
+def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
+    """A manifest restored from a backup hands out sequences that were loaded before, for other batches."""
+    if not ledger.was_claimed:
+        return
+    try:
+        manifest = Manifest.from_bytes(store.get(manifest_path).data)
+    except ObjectNotFound as error:
+        raise ManifestLost(
+            f"the manifest {manifest_path!r} is gone, but its ledger knows {ledger.next_sequence} sequences; "
+            "restore it, or start a new queue under another manifest_path",
+            location=manifest_path,
+            seen_next_sequence=ledger.next_sequence,
+        ) from error
+    found = manifest.read(ledger.plan.last) if ledger.plan and ledger.last_location is not None else None
+    if manifest.next_sequence >= ledger.next_sequence and (
+        found is None or found.location == ledger.last_location
+    ):
+        return
+    raise ManifestLost(
+        f"the manifest {manifest_path!r} is not the one that the ledger of this queue knows: it was at sequence "
+        f"{ledger.next_sequence} and held {ledger.last_location!r}, now it is at {manifest.next_sequence} with "
+        f"{found.location if found else None!r}. It was restored from a backup or replaced; put the newest one "
+        "back, or start a new queue under another manifest_path",
+        location=manifest_path,
+        next_sequence=manifest.next_sequence,
+        seen_next_sequence=ledger.next_sequence,
+    )
+
+
+def same_tables(ledger: Ledger, targets: Sequence[Target]) -> None:
+    """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table."""
+    assert ledger.app_id is not None, "a bound ledger names its app"
+    for target in targets:
+        expected = ledger.plan.table_ids.get(target.name) if ledger.plan else None
+        found = target.table_id()
+        if expected is not None and found != expected:
+            raise TableReplaced(
+                f"the table {target.name!r} was {'dropped' if found is None else 'dropped and made again'} since "
+                f"the last commit (id {expected}, now {found}): what was loaded before is gone from it. Bring the "
+                "old table back, or pass on_gap='skip' to go on with what the queue still holds",
+                table=target.name,
+                expected_id=expected,
+                found_id=found,
+            )
+        rewrite = target.rewritten_since(ledger.app_id)
+        if rewrite is not None:
+            raise TableRewritten(
+                f"{rewrite.operation} at version {rewrite.version} ({rewrite.timestamp}) took rows back from "
+                f"{target.name!r} that count as loaded. Replay them from the version before, for example INSERT "
+                f"INTO … SELECT * FROM … VERSION AS OF {rewrite.version - 1} WHERE _sequence > …; then pass "
+                "on_gap='skip' once to go on",
+                table=target.name,
+                operation=rewrite.operation,
+                version=rewrite.version,
+            )
+
+
+def pending_plan(plan: Plan | None, committed: int, digest: str, *, accept_gaps: bool) -> None:
+    """The plan that was found and must be replayed has to fit what the tables hold and what we would do."""
+    if plan is None or plan.last <= committed:
+        return
+    if plan.after != committed and not accept_gaps:
+        raise gap(committed, plan.first)
+    if plan.quarantined is not None and plan.digest != digest:
+        # Once the split is written a table may have been committed under it at any moment.
+        raise RouteChanged(
+            f"the range {plan.first}..{plan.last} was begun under another routing, format or schema, and may be in "
+            "some tables already; finish it with the old configuration, then change it",
+            first=plan.first,
+            last=plan.last,
+            planned_digest=plan.digest,
+            digest=digest,
+        )
+
+
+def gap(committed: int, earliest: int) -> SequenceGap:
+    """The error for batches that are in no table and no longer in the queue."""
+    held = "nothing yet" if committed == NOTHING else f"through sequence {committed}"
+    return SequenceGap(
+        f"the tables have loaded {held}, the queue goes on at {earliest}: {earliest - committed - 1} batches "
+        "between them are gone. Pass on_gap='skip' to accept the loss",
+        committed=committed,
+        earliest=earliest,
+    )

@@ -1,0 +1,153 @@
+"""What a loader should do: which queue, into which tables, how the bytes become rows, when to commit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from buffer.config import GIB, MIB, ConsumerConfig, QueueConfig, reject
+from buffer.errors import InvalidConfig
+
+DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderConfig(QueueConfig):
+    TOML_TABLE: ClassVar[str] = "loader"
+
+    # Where from
+    data_path_prefix: str = "ingest"
+    max_batch_bytes: int = GIB
+    """A batch that would expand past this is refused as corrupt."""
+    fetch_attempts: int = 5
+    gc_enabled: bool = True
+    """Delete batches that were loaded, in the background, after `gc_grace_s`."""
+    gc_interval_s: float = 300.0
+    gc_grace_s: float = 600.0
+
+    # Where to
+    table: str = field()
+    """Path or catalog name of the Delta table."""
+    app_id: str | None = None
+    """Delta's `txnAppId`; `buffer/{queue_id}` unless given. Bound to the queue at the first start."""
+    partition_by: Sequence[str] = ()
+    cluster_by: Sequence[str] = ()
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    """Partitioning, clustering and properties apply when the loader creates the table."""
+    merge_schema: bool = False
+    """Let new columns widen the table. Always on when the JSON schema is inferred."""
+
+    # How
+    format: Any = "raw"
+    """`raw`, `text`, `json`, `arrow`; a table `{type = "json", schema = "id BIGINT, …"}`; or a `Format`."""
+    columns: Mapping[str, str | None] = field(default_factory=dict)
+    """New names for the provenance columns `_sequence _index _ingested_at _metadata`; None leaves one out."""
+    transform: Callable[[Any], Any] | None = None
+    """`DataFrame -> DataFrame`, a pure function of the rows; it must keep the provenance columns."""
+    transform_version: str = ""
+    """Change it with what `transform` or a routing function does: it is part of the plan's digest."""
+
+    # Several tables
+    route_by: str | Callable[[Any], Any] | None = None
+    """A column, or a function `DataFrame -> Column`, whose value picks the table in `routes`."""
+    routes: Mapping[str, str] = field(default_factory=dict)
+    """Value -> table. Rows with any other value go to `table`."""
+    dead_letters: str | None = None
+    """Table for records that do not parse, and for unreadable batches under `dlq_strategy = "skip"`."""
+    dlq_strategy: str | None = None
+    """For unreadable batches: `skip` (default with `dead_letters`), `block` (default without), `block_and_dlq`."""
+    max_delivery_attempts: int = 5
+    """Attempts at a range before its unreadable batches are looked for and dealt with."""
+
+    # When
+    max_batches_per_commit: int = 1000
+    max_bytes_per_commit: int = GIB
+    """Of batch objects as stored. One larger batch still goes alone."""
+    target_file_bytes: int = 128 * MIB
+    """Batches are grouped into tasks of about this many stored bytes, so that a commit writes few, full files."""
+    trigger_interval_s: float = 1.0
+    """How long `run()` waits when the queue is empty."""
+    retry_attempts: int = 20
+    """How often in a row a range may fail for reasons that are not the data's before the loader gives up."""
+    retry_max_s: float = 30.0
+    """The longest pause between two such attempts."""
+    cas_timeout_s: float = 60.0
+
+    # What an operator decides
+    on_gap: str = "fail"
+    """`skip` accepts that batches between the table and the queue are lost. Never by default."""
+    adopt: bool = False
+    """Take over a queue whose ledger is lost or bound elsewhere; needs `app_id`. Pass it once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_path("data_path_prefix")
+        for key in ("max_batch_bytes", "max_batches_per_commit", "max_bytes_per_commit", "target_file_bytes"):
+            self._check_int(key, 1)
+        for key in ("fetch_attempts", "max_delivery_attempts", "retry_attempts"):
+            self._check_int(key, 1)
+        for key in ("trigger_interval_s", "retry_max_s", "cas_timeout_s", "gc_interval_s"):
+            self._check_number(key, 0.001)
+        for key in ("merge_schema", "adopt", "gc_enabled"):
+            self._check_bool(key)
+        self._check_choice("on_gap", ("fail", "skip"))
+        self._check_tables()
+        self._check_operator_choices()
+
+    def _check_tables(self) -> None:
+        for key in ("table", "dead_letters", "app_id"):
+            value = getattr(self, key)
+            if (value is None and key != "table") or (isinstance(value, str) and value.strip()):
+                continue
+            raise reject(key, value, "a name or a path" if key != "app_id" else "a name")
+        if bool(self.routes) != (self.route_by is not None):
+            raise InvalidConfig(
+                "route_by and routes belong together: a column or function, and the table for each of its values",
+                key="routes",
+                value=dict(self.routes),
+            )
+        tables = self.tables()
+        if len(set(tables)) != len(tables):
+            raise reject(
+                "routes", dict(self.routes), "different from each other, from table and from dead_letters"
+            )
+        for key in ("partition_by", "cluster_by"):
+            if isinstance(getattr(self, key), str):
+                raise reject(key, getattr(self, key), "a list of column names")
+        if self.partition_by and self.cluster_by:
+            raise InvalidConfig(
+                "partition_by and cluster_by exclude each other: Delta clusters a table or partitions it",
+                key="cluster_by",
+                value=list(self.cluster_by),
+            )
+
+    def _check_operator_choices(self) -> None:
+        if self.dlq_strategy is not None:
+            self._check_choice("dlq_strategy", DLQ_STRATEGIES)
+            if self.dlq_strategy != "block" and self.dead_letters is None:
+                raise InvalidConfig(
+                    f"dlq_strategy={self.dlq_strategy!r} needs dead_letters, the table they go to",
+                    key="dlq_strategy",
+                    value=self.dlq_strategy,
+                )
+        if self.adopt and self.app_id is None:
+            raise InvalidConfig(
+                "adopt=True needs app_id: the one the table was loaded with (DESCRIBE HISTORY shows it in "
+                "userMetadata), or a new one if it never was",
+                key="app_id",
+                value=None,
+            )
+
+    def tables(self) -> list[str]:
+        """Every table this loader writes: the main one, the routes, the dead letters."""
+        return [self.table, *self.routes.values(), *([self.dead_letters] if self.dead_letters else [])]
+
+    def strategy(self) -> str:
+        return self.dlq_strategy or ("skip" if self.dead_letters else "block")
+
+    def consumer(self) -> ConsumerConfig:
+        """The settings of the consumer inside the loader."""
+        shared = {f.name for f in dataclasses.fields(ConsumerConfig)} & set(self.setting_names())
+        return ConsumerConfig(**{name: getattr(self, name) for name in shared})

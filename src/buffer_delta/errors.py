@@ -1,0 +1,117 @@
+"""What can go wrong between a queue and its tables. One tree with the core's errors, named by remedy.
+
+BufferQueueError                     (buffer.errors)
+├── QueueBound              the queue feeds another app or other tables: use those, or adopt it
+├── SequenceGap             batches between table and queue are gone: an operator accepts the loss, or not
+├── RouteChanged            finish the planned range with the old configuration, then change it
+├── Blocked                 a range cannot be read: mend it, then unblock
+├── CommitSkipped           Delta took the append but not the rows: something else uses this app_id
+├── ConcurrentCommit        another commit came between: read the table's position again, then decide
+├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or mend the schema
+├── SparkUnusable           this Spark session cannot write Delta tables: the message says what it lacks
+│   └── JavaMissing         no Java that Spark could run on
+└── StateLost                        (buffer.errors)
+    ├── LedgerBehind        the tables are ahead of the plans: wrong app_id, or a ledger from a backup
+    └── TableChanged        rows that count as loaded are no longer in the table
+        ├── TableReplaced       … because the table was dropped, or dropped and made again
+        └── TableRewritten      … because it was restored, replaced or overwritten
+"""
+
+from __future__ import annotations
+
+from buffer.errors import BufferQueueError, StateLost
+
+
+class QueueBound(BufferQueueError):
+    """The queue's ledger names another app or other tables. Nothing was claimed."""
+
+    app_id: str
+    tables: tuple[str, ...]
+    bound_app_id: str
+    bound_tables: tuple[str, ...]
+
+
+class SequenceGap(BufferQueueError):
+    """The queue does not go on where the tables stopped. Nothing was committed."""
+
+    committed: int
+    earliest: int
+
+
+class RouteChanged(BufferQueueError):
+    """A range was begun under another configuration and may be in some tables already."""
+
+    first: int
+    last: int
+    planned_digest: str
+    digest: str
+
+
+class Blocked(BufferQueueError):
+    """A range holds batches that cannot be read, and the rules say to stop. Nothing of it was committed."""
+
+    first: int
+    last: int
+    attempts: int
+
+
+class CommitSkipped(BufferQueueError):
+    """Commits went through, yet the table's position is not the one that was written."""
+
+    table: str
+    committed: int
+    last: int
+
+
+class ConcurrentCommit(BufferQueueError):
+    """Another commit came between, and ours did not happen. Read the table's position before trying again."""
+
+    table: str
+    app_id: str
+    last: int
+    reason: str
+    """Delta's name for the conflict, like `ConcurrentTransactionException`."""
+
+
+class SchemaMismatch(BufferQueueError):
+    """The rows do not fit the table's columns. Nothing was written."""
+
+    table: str
+    columns: tuple[str, ...]
+
+
+class SparkUnusable(BufferQueueError):
+    """The Spark session lacks what a loader needs, or none could be started."""
+
+    found: str
+
+
+class JavaMissing(SparkUnusable):
+    """Spark needs a Java runtime of version 17 or later."""
+
+
+class LedgerBehind(StateLost):
+    """The tables have committed more than this queue's ledger ever planned."""
+
+    committed: int
+    planned_last: int
+
+
+class TableChanged(StateLost):
+    """Rows that count as loaded are gone from the table. Nothing was changed; an operator must decide."""
+
+    table: str
+
+
+class TableReplaced(TableChanged):
+    """The table is not the one that was loaded before."""
+
+    expected_id: str
+    found_id: str | None
+
+
+class TableRewritten(TableChanged):
+    """RESTORE, CREATE OR REPLACE or an overwrite took rows back; Delta keeps their transaction all the same."""
+
+    operation: str
+    version: int

@@ -1,0 +1,115 @@
+"""What a format is: a pure function from payload bytes to typed columns, with the bad payloads set aside.
+
+Formats run on Spark executors, so they pickle. They know no queue, no Spark and no clock: the same bytes and the same
+configuration give the same rows on every attempt, which is what exactly-once loading into several tables rests on.
+`digest()` names that configuration in the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+RESCUED = "_rescued_data"
+"""The column for what does not fit the others, as JSON text."""
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """The rows of some entries, and the entries that gave none."""
+
+    rows: pa.Table
+    """In the format's `schema`."""
+    entries: Indices | None
+    """The entry that each row came from, by index; None: row 0 is entry 0, and so on, none missing."""
+    bad: list[tuple[int, str]] = field(default_factory=list)
+    """Entries that cannot be understood: index, and what is wrong with them."""
+
+
+class Format(ABC):
+    """How payload bytes become columns."""
+
+    name: ClassVar[str]
+    many_rows: ClassVar[bool] = False
+    """Whether one entry may give several rows: then `_index` numbers the rows of a batch, not its entries."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the rows, without provenance. All of them nullable."""
+
+    @abstractmethod
+    def parse(self, entries: pa.Array) -> Parsed:
+        """Rows for every entry that can be understood; never raises for what an entry holds."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Everything that decides what `parse` does, as JSON values."""
+
+    def digest(self) -> str:
+        """A name for the configuration: equal where the same bytes give the same rows."""
+        text = json.dumps({"type": self.name, **self.settings()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def rescued_column(self) -> str | None:
+        """The column of `schema` that can take a whole entry which cannot be understood, if there is one."""
+        return None
+
+    @property
+    def evolving(self) -> bool:
+        """Whether the columns follow the data: then `discover`, merge, and `with_schema` before `parse`."""
+        return False
+
+    def discover(self, entries: pa.Array) -> pa.Schema:
+        """The columns that these entries would need."""
+        raise NotImplementedError(f"the format {self.name!r} has a fixed schema")
+
+    def with_schema(self, schema: pa.Schema) -> Format:
+        """The same format with its columns settled."""
+        raise NotImplementedError(f"the format {self.name!r} has a fixed schema")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Format) and self.digest() == other.digest()
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
+    def __repr__(self) -> str:
+        facts = ", ".join(f"{key}={value!r}" for key, value in self.settings().items() if value is not None)
+        return f"{type(self).__name__}({facts})"
+
+
+def as_binary(entries: pa.Array | pa.ChunkedArray) -> pa.BinaryArray:
+    """The entries as one binary array with 32-bit offsets."""
+    if isinstance(entries, pa.ChunkedArray):
+        entries = entries.combine_chunks()
+    return entries if entries.type == pa.binary() else entries.cast(pa.binary())
+
+
+def offsets_of(entries: pa.BinaryArray) -> npt.NDArray[np.int32]:
+    """Where each entry begins in the values buffer, and at last where the last one ends. No copy."""
+    if len(entries) == 0:
+        return np.zeros(1, np.int32)
+    return np.frombuffer(entries.buffers()[1], np.int32)[entries.offset : entries.offset + len(entries) + 1]
+
+
+def chunks(entries: pa.BinaryArray, max_bytes: int, max_rows: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+    """Slices of at most so many bytes and entries (but at least one entry), with the index of their first."""
+    offsets = offsets_of(entries).astype(np.int64)
+    start = 0
+    while start < len(entries):
+        fits = int(np.searchsorted(offsets, offsets[start] + max_bytes, side="right")) - 1
+        end = min(max(fits, start + 1), start + max_rows, len(entries))
+        yield start, entries.slice(start, end - start)
+        start = end

@@ -1,0 +1,286 @@
+"""The format `json`: one JSON object for each entry, with given columns or with columns that follow the data.
+
+    JsonFormat("id BIGINT, name STRING")
+    JsonFormat("id BIGINT, name STRING", unknown_fields="ignore")          # faster if most fields are unknown
+    JsonFormat()                                                           # evolving
+
+A field without a column, and a field that its column cannot take, go to `_rescued_data` as JSON text, numbers just as
+they were written; it is null for the others. A field that is null, and has no column, leaves no trace. A record that
+has no value for a NOT NULL column is bad, like one that is no JSON object (see `json_records`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from buffer.config import reject
+from buffer.errors import InvalidConfig
+from buffer_delta.formats import json_fast, json_infer
+from buffer_delta.formats.base import RESCUED, Format, Indices, Parsed, as_binary, chunks
+from buffer_delta.formats.json_records import BadRecord, Columns, load, load_trusted, to_text
+from buffer_delta.formats.plain import invalid_utf8
+from buffer_delta.formats.schemas import arrow_schema, merge_schemas, nullable, schema_text
+
+CHUNK_BYTES = (
+    8 << 20
+)  # parsed in one go: large enough that calls cost nothing, small enough to stay in memory twice
+CHUNK_ROWS = 1 << 17
+
+
+class JsonFormat(Format):
+    name: ClassVar[str] = "json"
+
+    def __init__(
+        self,
+        schema: Any = None,
+        *,
+        rescued_data: str | None = RESCUED,
+        on_mismatch: str = "rescue",
+        unknown_fields: str = "rescue",
+        max_columns: int = 1000,
+        _evolving: bool | None = None,
+    ) -> None:
+        """`on_mismatch`: `rescue`, or `dead_letter` (the record is bad); `unknown_fields`: `rescue` or `ignore`.
+
+        `rescued_data` renames that column; None leaves it out, and then nothing may be rescued.
+        `max_columns` bounds what an evolving table may grow to.
+        """
+        self._evolving = schema is None if _evolving is None else _evolving
+        self._rescued = rescued_data
+        self._on_mismatch = on_mismatch
+        self._unknown = unknown_fields
+        self._max_columns = max_columns
+        self._check()
+        self._given = None if schema is None else arrow_schema(schema)
+        if self._given is not None:
+            self._prepare(self._given)
+
+    def _check(self) -> None:
+        if self._on_mismatch not in ("rescue", "dead_letter"):
+            raise reject("on_mismatch", self._on_mismatch, "'rescue' or 'dead_letter'")
+        if self._unknown not in ("rescue", "ignore"):
+            raise reject("unknown_fields", self._unknown, "'rescue' or 'ignore'")
+        if self._rescued is None and (self._on_mismatch == "rescue" or self._unknown == "rescue"):
+            raise InvalidConfig(
+                "rescued_data=None leaves no column to rescue into; set on_mismatch='dead_letter' and "
+                "unknown_fields='ignore' too, or keep the column",
+                key="rescued_data",
+                value=None,
+            )
+        if self._evolving and (self._on_mismatch != "rescue" or self._unknown != "rescue"):
+            raise InvalidConfig(
+                "without a schema the columns follow the data: what does not fit them yet must be rescued, so "
+                "on_mismatch and unknown_fields must stay 'rescue'; or give a schema",
+                key="on_mismatch" if self._on_mismatch != "rescue" else "unknown_fields",
+                value=self._on_mismatch if self._on_mismatch != "rescue" else self._unknown,
+            )
+
+    def _prepare(self, given: pa.Schema) -> None:
+        if self._rescued is not None and self._rescued.lower() in {name.lower() for name in given.names}:
+            raise InvalidConfig(
+                f"the schema has a column {self._rescued!r}, which is where rescued fields go; rename one of them "
+                "(rescued_data='…')",
+                key="rescued_data",
+                value=self._rescued,
+            )
+        self._columns = nullable(given)
+        self._required = [f.name for f in given if not f.nullable]
+        rescued = [pa.field(self._rescued, pa.string())] if self._rescued is not None else []
+        self._schema = pa.schema([*self._columns, *rescued])
+        physical = [(f.name, json_fast.physical(f.type)) for f in self._columns]
+        self._fast = pa.schema([(name, kind) for name, kind in physical if kind is not None])
+        self._by_hand = pa.schema([f for f in self._columns if f.name not in self._fast.names])
+
+    # What it is
+
+    @property
+    def schema(self) -> pa.Schema:
+        assert self._given is not None, "an evolving format gets its columns with with_schema()"
+        return self._schema
+
+    @property
+    def rescued_column(self) -> str | None:
+        return self._rescued
+
+    @property
+    def evolving(self) -> bool:
+        return self._evolving
+
+    def settings(self) -> dict[str, Any]:
+        given = None if self._evolving or self._given is None else schema_text(self._given)
+        return {
+            "schema": given,
+            "rescued_data": self._rescued,
+            "on_mismatch": self._on_mismatch,
+            "unknown_fields": self._unknown,
+            "max_columns": self._max_columns if self._evolving else None,
+        }
+
+    def with_schema(self, schema: pa.Schema) -> JsonFormat:
+        settled = JsonFormat(
+            schema if len(schema) else None,
+            rescued_data=self._rescued,
+            on_mismatch=self._on_mismatch,
+            unknown_fields=self._unknown,
+            max_columns=self._max_columns,
+            _evolving=self._evolving,
+        )
+        if not len(schema):  # nothing but empty objects so far: rows with nothing but what was rescued
+            settled._given = schema
+            settled._prepare(schema)
+        return settled
+
+    @property
+    def max_columns(self) -> int:
+        return self._max_columns
+
+    def discover(self, entries: pa.Array) -> pa.Schema:
+        found = (json_infer.infer(chunk) for _, chunk in chunks(as_binary(entries), CHUNK_BYTES, CHUNK_ROWS))
+        return merge_schemas(None, found, max_columns=self._max_columns)
+
+    # Parsing
+
+    def parse(self, entries: pa.Array) -> Parsed:
+        assert self._given is not None, "an evolving format gets its columns with with_schema()"
+        tables: list[pa.Table] = []
+        sources: list[Indices] = []
+        bad: list[tuple[int, str]] = []
+        for start, chunk in chunks(as_binary(entries), CHUNK_BYTES, CHUNK_ROWS):
+            for table, source in self._parse_chunk(chunk, start, bad):
+                tables.append(table)
+                sources.append(source + start)
+        rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
+        complete = not bad and len(tables) <= 1
+        return Parsed(rows, None if complete else np.concatenate(sources or [np.zeros(0, np.int64)]), sorted(bad))
+
+    def _parse_chunk(
+        self, chunk: pa.BinaryArray, start: int, bad: list[tuple[int, str]]
+    ) -> list[tuple[pa.Table, Indices]]:
+        """Rows with the index of their entry in the chunk; bad entries go to `bad` with their index in all."""
+        broken = invalid_utf8(chunk)
+        unreadable = dict(broken)
+        for index in json_fast.suspects(chunk).tolist():
+            if index not in unreadable:
+                try:
+                    load(chunk[index].as_py())
+                except BadRecord as error:
+                    unreadable[index] = str(error)
+        candidates = np.arange(len(chunk))
+        if unreadable:
+            candidates = np.setdiff1d(candidates, list(unreadable))
+            chunk = chunk.take(pa.array(candidates))
+        parts, left = self._parse_many(chunk) if len(chunk) else ([], np.zeros(0, np.int64))
+        if len(left):
+            parts.append(self._parse_singly(chunk, left, unreadable, candidates))
+        kept = [self._without_required_nulls(rows, candidates[at], unreadable) for rows, at in parts]
+        bad.extend((start + index, error) for index, error in unreadable.items())
+        return [(rows, at) for rows, at in kept if rows.num_rows]
+
+    def _parse_many(self, chunk: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Indices]], Indices]:
+        infer = self._unknown == "rescue" and not len(self._by_hand)
+        try:
+            found = json_fast.read(chunk, self._fast, infer=infer)
+        except json_fast.ConflictOutside:
+            infer = False
+            found = json_fast.read(chunk, self._fast, infer=False)
+        if found.table is None:
+            return [], found.left
+        try:
+            rows = self._finished(found.table, chunk, found.taken, infer)
+        except pa.ArrowInvalid:  # a date that is none, a NaN: find the records
+            return self._halved(chunk, found)
+        return [(rows, found.taken)], found.left
+
+    def _halved(
+        self, chunk: pa.BinaryArray, found: json_fast.Read
+    ) -> tuple[list[tuple[pa.Table, Indices]], Indices]:
+        if len(found.taken) <= json_fast.SINGLY_MAX:
+            return [], np.union1d(found.left, found.taken)
+        parts: list[tuple[pa.Table, Indices]] = []
+        left = [found.left]
+        for piece in np.array_split(found.taken, 16):
+            inner, stuck = self._parse_many(chunk.take(pa.array(piece)))
+            parts += [(rows, piece[at]) for rows, at in inner]
+            left.append(piece[stuck])
+        return parts, np.sort(np.concatenate(left))
+
+    def _finished(self, table: pa.Table, chunk: pa.BinaryArray, taken: Indices, infer: bool) -> pa.Table:
+        """The parser's table with our columns. Raises ArrowInvalid where a value must be looked at singly."""
+        stray = np.zeros(table.num_rows, bool)
+        columns: dict[str, pa.Array] = {}
+        for name in table.column_names:
+            column = table[name].combine_chunks()
+            if name not in self._fast.names:
+                stray |= column.is_valid().to_numpy(zero_copy_only=False)
+                continue
+            column, marks = json_fast.trim(column, self._fast.field(name).type)
+            if marks is not None:
+                stray |= marks
+            columns[name] = json_fast.finish(column, self._columns.field(name).type)
+        if len(self._by_hand) or (self._unknown == "rescue" and not infer):
+            stray[:] = True  # the parser was told to pass over what it does not know: look at each record
+        rescued, by_hand = self._look_at(chunk, taken, np.flatnonzero(stray))
+        columns |= by_hand
+        arrays = [columns[name] for name in self._columns.names]
+        return pa.Table.from_arrays(
+            [*arrays, *([rescued] if self._rescued is not None else [])], schema=self._schema
+        )
+
+    def _look_at(
+        self, chunk: pa.BinaryArray, taken: Indices, rows: Indices
+    ) -> tuple[pa.Array, dict[str, pa.Array]]:
+        """The rescued column, and the columns that the parser cannot read, of rows it has taken otherwise."""
+        texts: list[str | None] = [None] * len(taken)
+        values: list[list[Any]] = []
+        everything, by_hand = Columns(self._columns), Columns(self._by_hand)
+        for row in rows.tolist():
+            record = load_trusted(chunk[int(taken[row])].as_py())
+            stray = everything.stray(record) if self._unknown == "rescue" else {}
+            if len(self._by_hand):
+                converted, _, mismatches = by_hand.convert({n: record.get(n) for n in self._by_hand.names})
+                if mismatches:
+                    raise pa.ArrowInvalid("a value that its column cannot take")
+                values.append(converted)
+            if stray:
+                texts[row] = to_text(stray)
+        arrays = {
+            f.name: pa.array([v[i] for v in values], f.type) for i, f in enumerate(self._by_hand) if len(rows)
+        }
+        return pa.array(texts, pa.string()), arrays
+
+    def _parse_singly(
+        self, chunk: pa.BinaryArray, left: Indices, unreadable: dict[int, str], candidates: Indices
+    ) -> tuple[pa.Table, Indices]:
+        columns = Columns(self._columns)
+        values: list[list[Any]] = []
+        kept: list[int] = []
+        for index in left.tolist():
+            try:
+                record = load(chunk[index].as_py())
+                row, stray, mismatches = columns.convert(record)
+                if mismatches and self._on_mismatch == "dead_letter":
+                    raise BadRecord("; ".join(mismatches.values()))
+            except BadRecord as error:
+                unreadable[int(candidates[index])] = str(error)
+                continue
+            if self._unknown == "ignore":
+                stray = {name: value for name, value in stray.items() if name in mismatches}
+            values.append([*row, to_text(stray) if stray else None] if self._rescued is not None else row)
+            kept.append(index)
+        arrays = [pa.array([v[i] for v in values], f.type) for i, f in enumerate(self._schema)]
+        return pa.Table.from_arrays(arrays, schema=self._schema), np.array(kept, np.int64)
+
+    def _without_required_nulls(
+        self, rows: pa.Table, at: Indices, unreadable: dict[int, str]
+    ) -> tuple[pa.Table, Indices]:
+        keep = np.ones(rows.num_rows, bool)
+        for name in self._required:
+            if rows[name].null_count:
+                missing = rows[name].is_null().to_numpy()
+                for row in np.flatnonzero(missing & keep).tolist():
+                    unreadable[int(at[row])] = f"no value for the column {name!r}, which is NOT NULL"
+                keep &= ~missing
+        return (rows, at) if keep.all() else (rows.filter(pa.array(keep)), at[keep])

@@ -1,0 +1,74 @@
+"""Which columns some JSON records would need: the evolving half of the format `json`.
+
+Numbers are BIGINT or DOUBLE, text is STRING even where it looks like a time: a column must not change its mind when
+one record comes that does not look like it. Fields that were null so far are not there yet.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from buffer_delta.formats import json_fast
+from buffer_delta.formats.json_records import BadRecord, load
+from buffer_delta.formats.plain import invalid_utf8
+from buffer_delta.formats.schemas import merge_schemas, merge_types
+
+_INT64_MAX = 2**63 - 1
+
+
+def infer(entries: pa.BinaryArray) -> pa.Schema:
+    """The columns of these records. Those that are bad are passed over."""
+    bad = {index for index, _ in invalid_utf8(entries)}
+    odd = [index for index in json_fast.suspects(entries).tolist() if index not in bad]
+    rest = np.setdiff1d(np.arange(len(entries)), [*bad, *odd])
+    found = []
+    if len(rest):
+        candidates = entries.take(pa.array(rest)) if len(rest) < len(entries) else entries
+        read = json_fast.read(candidates, None, infer=True)
+        if read.table is not None:
+            found.append(pa.schema([pa.field(f.name, _plain(f.type)) for f in read.table.schema]))
+        odd += rest[read.left].tolist()
+    found += [
+        schema for schema in map(_infer_one, (entries[index].as_py() for index in odd)) if schema is not None
+    ]
+    return merge_schemas(None, found)
+
+
+def _infer_one(entry: bytes) -> pa.Schema | None:
+    try:
+        record = load(entry)
+    except BadRecord:
+        return None
+    return pa.schema([pa.field(name, type_of(value)) for name, value in record.items()])
+
+
+def type_of(value: Any) -> pa.DataType:
+    """The type a JSON value suggests. Null: none."""
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        return pa.int64() if -_INT64_MAX - 1 <= value <= _INT64_MAX else pa.float64()
+    if isinstance(value, float):
+        return pa.float64()
+    if isinstance(value, str):
+        return pa.string()
+    if isinstance(value, dict):
+        return pa.struct([pa.field(name, type_of(inner)) for name, inner in value.items()])
+    if isinstance(value, list):
+        return pa.list_(reduce(merge_types, map(type_of, value), pa.null()))
+    return pa.null()
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """What Arrow inferred, in our terms: it takes some text for timestamps."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _plain(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    return kind

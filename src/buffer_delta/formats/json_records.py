@@ -1,0 +1,336 @@
+"""JSON one record at a time, in Python: the meaning of the format. `json_fast` must agree with it, only faster.
+
+What a record must be: UTF-8, one JSON object, no name twice in one object, at most DEPTH_MAX levels. What a column
+takes from its field:
+
+    BOOLEAN                true, false
+    TINYINT … BIGINT       a whole number, without point or exponent, in range
+    FLOAT, DOUBLE          any number; NaN, Infinity and -Infinity, which many writers emit; not 1e400
+    DECIMAL(p, s)          a number, or a number in a string, that fits without rounding
+    STRING                 a string; of anything else its JSON text
+    BINARY                 base64
+    DATE, TIMESTAMP        a string in ISO 8601; a timestamp without a zone is UTC
+    TIMESTAMP_NTZ          the same, without a zone
+    ARRAY, STRUCT, MAP     array, object, object
+    null, no such field    null
+
+A field that a column cannot take is a mismatch: the column is null, the field goes to the rescued column as it came.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import decimal
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from buffer_delta.formats.ddl import TIMESTAMP
+
+DEPTH_MAX = 200
+"""Deeper records are bad. Real ones have a dozen levels; a hundred thousand crash C++ parsers."""
+
+_SHOWN_MAX = 80  # characters of a value in an error message
+_INT_RANGES = {
+    kind: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for kind, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
+}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_EXACT = decimal.Context(prec=400, traps=[decimal.InvalidOperation])
+
+
+class BadRecord(ValueError):
+    """The entry is not one JSON object."""
+
+
+class Mismatch(ValueError):
+    """The value has no place in the column's type."""
+
+
+class Number(float):
+    """A number with point or exponent that remembers how it was written: 1.10 stays 1.10."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Number:
+        self = super().__new__(cls, text)
+        self.text = text
+        return self
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise BadRecord(f"the name {next(n for n in names if names.count(n) > 1)!r} is there twice in one object")
+    return found
+
+
+_DECODE = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number).decode
+_DECODE_TRUSTED = json.JSONDecoder(parse_float=Number).decode
+
+
+def load(entry: bytes) -> dict[str, Any]:
+    """The record. Raises BadRecord."""
+    try:
+        text = entry.decode()
+        record = _DECODE(text)
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"not UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError as error:
+        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels") from error
+    except json.JSONDecodeError as error:
+        what = "empty" if not entry.strip() else f"not JSON: {error.msg} at character {error.pos}"
+        raise BadRecord(what) from error
+    except ValueError as error:  # ours; or Python's own refusal of an integer with thousands of digits
+        raise error if isinstance(error, BadRecord) else BadRecord(f"not JSON we can read: {error}") from error
+    if not isinstance(record, dict):
+        raise BadRecord(f"not a JSON object but {_kind(record)}")
+    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(record) > DEPTH_MAX:
+        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels")
+    if "\\u" in text and _has_lone_surrogate(record):
+        raise BadRecord("not JSON: half of a surrogate pair in a string")
+    return record
+
+
+def load_trusted(entry: bytes) -> dict[str, Any]:
+    """The record of an entry that `json_fast` has parsed already."""
+    record: dict[str, Any] = _DECODE_TRUSTED(entry.decode())
+    return record
+
+
+def to_text(value: Any) -> str:
+    """Compact JSON, with every number as it was written."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Number):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{to_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_text, value)) + "]"
+    return json.dumps(value)
+
+
+class Columns:
+    """The columns of a schema, ready to take records."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._converters = [(f.name, f.type, converter(f.type), strayer(f.type)) for f in schema]
+        self._names = frozenset(schema.names)
+
+    def convert(self, record: dict[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, str]]:
+        """The values in column order; the fields without a place; what is wrong with those that mismatch."""
+        values: list[Any] = []
+        stray = {n: v for n, v in record.items() if n not in self._names and v is not None}
+        mismatches: dict[str, str] = {}
+        for name, kind, convert, strays in self._converters:
+            value = record.get(name)
+            if value is None:
+                values.append(None)
+                continue
+            try:
+                values.append(convert(value))
+            except Mismatch:
+                values.append(None)
+                stray[name] = value
+                mismatches[name] = f"column {name!r} ({kind}) cannot hold {shown(value)}"
+                continue
+            rest = strays(value) if strays else None
+            if rest is not None:
+                stray[name] = rest
+        return values, stray, mismatches
+
+    def stray(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The fields without a place in a record all of whose columns fit."""
+        stray = {n: v for n, v in record.items() if n not in self._names and v is not None}
+        for name, _, _, strays in self._converters:
+            value = record.get(name) if strays else None
+            rest = strays(value) if strays and value is not None else None
+            if rest is not None:
+                stray[name] = rest
+        return stray
+
+
+def shown(value: Any) -> str:
+    text = to_text(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+# What a type takes
+
+
+@lru_cache(maxsize=1024)
+def converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    """A function from a JSON value, not null, to what `pa.array` takes for the type. It raises Mismatch."""
+    if kind in _INT_RANGES:
+        low, high = _INT_RANGES[kind]
+        return lambda value: _checked(value, type(value) is int and low <= value <= high)
+    if pa.types.is_boolean(kind):
+        return lambda value: _checked(value, isinstance(value, bool))
+    if pa.types.is_floating(kind):
+        return _float32 if kind == pa.float32() else _float
+    if pa.types.is_string(kind):
+        return lambda value: value if isinstance(value, str) else to_text(value)
+    if pa.types.is_binary(kind):
+        return _binary
+    if pa.types.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if pa.types.is_date(kind):
+        return lambda value: _cast(value, kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamp if kind.tz else lambda value: _cast(value, kind)
+    return _nested_converter(kind)
+
+
+def _nested_converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_list(kind):
+        element = converter(kind.value_type)
+        return lambda value: [None if v is None else element(v) for v in _checked(value, isinstance(value, list))]
+    if pa.types.is_map(kind):
+        item = converter(kind.item_type)
+        return lambda value: [
+            (k, None if v is None else item(v)) for k, v in _checked(value, isinstance(value, dict)).items()
+        ]
+    assert pa.types.is_struct(kind), f"{kind} passed the schema's check"
+    fields = [(f.name, converter(f.type)) for f in kind]
+
+    def struct(value: Any) -> dict[str, Any]:
+        _checked(value, isinstance(value, dict))
+        return {name: None if value.get(name) is None else convert(value[name]) for name, convert in fields}
+
+    return struct
+
+
+@lru_cache(maxsize=1024)
+def strayer(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """A function that finds the fields of a value which its type has no place for. None: there cannot be any."""
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        inner = strayer(kind.value_type if pa.types.is_list(kind) else kind.item_type)
+        if inner is None:
+            return None
+        found = inner  # mypy does not carry the narrowing into the functions
+        return (lambda v: _stray_list(v, found)) if pa.types.is_list(kind) else (lambda v: _stray_map(v, found))
+    if not pa.types.is_struct(kind):
+        return None
+    fields = {f.name: strayer(f.type) for f in kind}
+
+    def struct(value: dict[str, Any]) -> Any:
+        rest = {}
+        for name, inside in value.items():
+            if inside is None:
+                continue
+            finder = fields.get(name)
+            left = inside if name not in fields else finder(inside) if finder else None
+            if left is not None:
+                rest[name] = left
+        return rest or None
+
+    return struct
+
+
+def _stray_list(value: list[Any], strays: Callable[[Any], Any]) -> Any:
+    rest = [None if v is None else strays(v) for v in value]
+    return rest if any(v is not None for v in rest) else None
+
+
+def _stray_map(value: dict[str, Any], strays: Callable[[Any], Any]) -> Any:
+    rest = {k: strays(v) for k, v in value.items() if v is not None}
+    return {k: v for k, v in rest.items() if v is not None} or None
+
+
+def _checked(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise Mismatch
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Mismatch
+    try:
+        number = float(value)
+    except OverflowError as error:  # an integer of more than 308 digits
+        raise Mismatch from error
+    if isinstance(value, Number) and number in (float("inf"), float("-inf")):
+        raise Mismatch  # 1e400
+    return number
+
+
+def _float32(value: Any) -> float:
+    number = _float(value)
+    narrow: float = pa.scalar(number, pa.float64()).cast(pa.float32()).as_py()
+    if narrow in (float("inf"), float("-inf")) and number != narrow:
+        raise Mismatch
+    return narrow
+
+
+def _decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
+    text = value.text if isinstance(value, Number) else str(value) if type(value) is int else value
+    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+        raise Mismatch
+    try:
+        number = decimal.Decimal(text)
+        exact = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    except decimal.DecimalException as error:
+        raise Mismatch from error
+    if exact != number or len(exact.as_tuple().digits) > kind.precision:
+        raise Mismatch
+    return exact
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_checked(value, isinstance(value, str)), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Mismatch from error
+
+
+def _cast(value: Any, kind: pa.DataType) -> Any:
+    try:
+        return pa.scalar(_checked(value, isinstance(value, str)), pa.string()).cast(kind)
+    except pa.ArrowInvalid as error:
+        raise Mismatch from error
+
+
+def _timestamp(value: Any) -> Any:
+    try:
+        return _cast(value, TIMESTAMP)
+    except Mismatch:
+        return _cast(value, pa.timestamp("us")).cast(TIMESTAMP)
+
+
+# Small things
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return {str: "a string", list: "an array"}.get(type(value), "a number")
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return depth
+
+
+def _has_lone_surrogate(record: dict[str, Any]) -> bool:
+    try:
+        to_text(record).encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -1,0 +1,204 @@
+"""Schemas: what a user may give, how two of them merge, how Arrow's and Spark's meet.
+
+Merging rules, for schemas that follow the data. A value that does not fit is never lost: it stays, as it came, in the
+rescued column.
+
+    a new field                       becomes a column
+    int and double                    double
+    struct and struct                 field by field; list and list: by element
+    anything else, both new           string: every value has a text
+    a known column, another type      stays as it is; values that do not fit it are rescued
+    a name that Delta cannot store, that differs only in case, or that is taken: never a column
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructType
+
+from buffer.errors import InvalidConfig
+from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, parse_ddl
+
+_UNSTORABLE = frozenset(" ,;{}()\n\t=")  # Delta refuses them in column names unless columns are mapped
+_PLAIN = frozenset(
+    [pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()]
+    + [pa.binary(), pa.date32()]
+)
+
+
+def arrow_schema(given: Any) -> pa.Schema:
+    """The Arrow schema of a DDL string, a StructType or an Arrow schema. Raises InvalidConfig."""
+    if isinstance(given, str):
+        schema = parse_ddl(given)
+    elif isinstance(given, StructType):
+        schema = pa.schema([pa.field(f.name, _from_spark(f), nullable=f.nullable) for f in given.fields])
+    elif isinstance(given, pa.Schema):
+        schema = given
+    else:
+        raise InvalidConfig(
+            f"schema={given!r} is not allowed: it must be a DDL string like 'id BIGINT, name STRING', a StructType or "
+            "an Arrow schema",
+            key="schema",
+            value=given,
+        )
+    fields = [pa.field(f.name, _normal(f.name, f.type), nullable=f.nullable) for f in schema]
+    names = [f.name.lower() for f in fields]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or not fields:
+        raise InvalidConfig(
+            f"the schema has {f'columns twice: {sorted(twice)}' if twice else 'no columns'}",
+            key="schema",
+            value=given,
+        )
+    return pa.schema(fields)
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The same columns for Spark, all of them nullable."""
+    return from_arrow_schema(nullable(schema))
+
+
+def nullable(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([f.with_nullable(True) for f in schema])
+
+
+def schema_text(schema: pa.Schema) -> list[list[Any]]:
+    """A stable form for digests: name, type, nullable."""
+    return [[f.name, str(f.type), f.nullable] for f in schema]
+
+
+def known_columns(table: StructType | None, taken: Collection[str]) -> tuple[pa.Schema, set[str]]:
+    """A table's columns that a format may fill, and the names that it must leave alone."""
+    fields, reserved = [], {name.lower() for name in taken}
+    for field in table.fields if table else ():
+        if field.name.lower() in reserved:
+            continue
+        try:
+            fields.append(pa.field(field.name, _normal(field.name, _from_spark(field))))
+        except InvalidConfig:  # a type we cannot write, added by somebody else: its name is taken all the same
+            reserved.add(field.name.lower())
+    return pa.schema(fields), reserved
+
+
+def merge_schemas(
+    known: pa.Schema | None, found: Iterable[pa.Schema], *, taken: Collection[str] = (), max_columns: int = 1000
+) -> pa.Schema:
+    """The known columns, unchanged but for new fields in their structs, and those found besides, in order.
+
+    `taken` names are never added; nor are columns beyond `max_columns`: a stray map with a key for every record would
+    otherwise make a table nobody can read.
+    """
+    fields = {f.name.lower(): f for f in known} if known is not None else {}
+    fresh: dict[str, pa.Field] = {}
+    refused = {name.lower() for name in taken}
+    for schema in found:
+        for field in schema:
+            name = field.name.lower()
+            if name in fields:
+                if fields[name].name == field.name:
+                    fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
+            elif name in fresh:
+                if fresh[name].name == field.name:
+                    fresh[name] = fresh[name].with_type(merge_types(fresh[name].type, field.type))
+            elif name not in refused and storable(field.name) and len(fields) + len(fresh) < max_columns:
+                fresh[name] = field
+    settled = [f.with_type(_settled(f.type)) for f in fresh.values() if _settled(f.type) is not None]
+    return pa.schema([*fields.values(), *settled])
+
+
+def merge_types(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type that holds values of both. Null stands for no value seen yet."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if {one, other} == {pa.int64(), pa.float64()}:
+        return pa.float64()
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return _merged_struct(one, other, merge_types)
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(merge_types(one.value_type, other.value_type))
+    return pa.string()
+
+
+def storable(name: str) -> bool:
+    return bool(name) and not _UNSTORABLE & set(name)
+
+
+def _widened(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+    """A known type with the new fields of its structs. Nothing else about it changes."""
+    if pa.types.is_struct(known) and pa.types.is_struct(found):
+        return _merged_struct(known, found, _widened)
+    if pa.types.is_list(known) and pa.types.is_list(found):
+        return pa.list_(_widened(known.value_type, found.value_type))
+    return known
+
+
+def _merged_struct(one: pa.StructType, other: pa.StructType, merge: Any) -> pa.DataType:
+    fields = {f.name.lower(): f for f in one}
+    for field in other:
+        name = field.name.lower()
+        if name not in fields:
+            settled = _settled(field.type) if merge is _widened else field.type
+            if settled is not None and storable(field.name):
+                fields[name] = field.with_type(settled)
+        elif fields[name].name == field.name:
+            fields[name] = fields[name].with_type(merge(fields[name].type, field.type))
+    return pa.struct(list(fields.values()))
+
+
+def _settled(kind: pa.DataType) -> pa.DataType | None:
+    """A found type that a table can have: without fields that no value was seen of. None: nothing is left."""
+    if pa.types.is_null(kind):
+        return None
+    if pa.types.is_struct(kind):
+        fields = [f.with_type(_settled(f.type)) for f in kind if storable(f.name) and _settled(f.type) is not None]
+        return pa.struct(fields) if fields else None
+    if pa.types.is_list(kind):
+        inner = _settled(kind.value_type)
+        return pa.list_(inner) if inner is not None else None
+    return kind
+
+
+def _from_spark(field: Any) -> pa.DataType:
+    try:
+        return to_arrow_type(field.dataType, timezone="UTC")
+    except Exception as error:  # PySpark raises several kinds for types that Arrow has no name for
+        raise _refused(field.name, field.dataType.simpleString()) from error
+
+
+def _normal(name: str, kind: pa.DataType) -> pa.DataType:
+    """The type as the parsers know it: 32-bit offsets, microseconds, UTC; or InvalidConfig."""
+    if kind in _PLAIN:
+        return kind
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else pa.timestamp("us")
+    if (
+        pa.types.is_decimal128(kind)
+        and kind.precision <= DECIMAL_PRECISION_MAX
+        and 0 <= kind.scale <= kind.precision
+    ):
+        return kind
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_normal(name, kind.value_type))
+    if pa.types.is_struct(kind) and kind.num_fields:
+        return pa.struct([pa.field(f.name, _normal(name, f.type)) for f in kind])
+    if pa.types.is_map(kind) and kind.key_type == pa.string():
+        return pa.map_(pa.string(), _normal(name, kind.item_type))
+    raise _refused(name, str(kind))
+
+
+def _refused(name: str, kind: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"the column {name!r} has the type {kind}, which cannot be loaded; allowed: {ALLOWED}",
+        key="schema",
+        value=kind,
+    )

@@ -1,0 +1,309 @@
+"""Batches into rows, on Spark's executors. The driver sends descriptors and gets none of the data.
+
+Each task gets one group of descriptors, fetches them (the next one while the last is parsed), and yields Arrow
+record batches: the format's columns, then where each row came from, then, with `split`, the dead letters.
+Everything here is a pure function of the batches' bytes and the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from buffer.errors import BufferQueueError, CorruptBatch, InvalidConfig, ObjectNotFound
+from buffer.fetch import FetchHandle
+from buffer.model import BatchDescriptor, Metadata
+from buffer_delta.contracts import Failure
+from buffer_delta.dead_letters import BYTES_MAX, DEAD, DEAD_TYPE, WHOLE_BATCH
+from buffer_delta.formats import Format
+from buffer_delta.formats.base import Indices, Parsed
+from buffer_delta.formats.schemas import merge_schemas, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS_PER_ARROW_BATCH = 64 * 1024  # what travels from a Python worker to the JVM at once
+FETCH_AHEAD = 2  # batches a task holds besides the one it parses
+
+Groups = Sequence[Sequence[BatchDescriptor]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowLayout:
+    """The names of the provenance columns; None leaves one out."""
+
+    sequence: str | None = "_sequence"
+    index: str | None = "_index"
+    ingested_at: str | None = "_ingested_at"
+    metadata: str | None = "_metadata"
+
+    @classmethod
+    def renamed(cls, columns: Mapping[str, str | None]) -> Self:
+        """From `{"_sequence": "seq", "_metadata": None}`. Raises InvalidConfig for other names."""
+        known = {"_sequence": "sequence", "_index": "index", "_ingested_at": "ingested_at", "_metadata": "metadata"}
+        for name in columns:
+            if name not in known:
+                raise InvalidConfig(
+                    f"columns has no {name!r} to rename; the provenance columns are {', '.join(known)}",
+                    key="columns",
+                    value=dict(columns),
+                )
+        return cls(**{known[name]: new for name, new in columns.items()})
+
+    def fields(self) -> list[pa.Field]:
+        wanted = (
+            (self.sequence, pa.int64()),
+            (self.index, pa.int32()),
+            (self.ingested_at, pa.timestamp("us", tz="UTC")),
+            (self.metadata, pa.binary()),
+        )
+        return [pa.field(name, kind) for name, kind in wanted if name is not None]
+
+
+def decode(
+    spark: SparkSession,
+    handle: FetchHandle,
+    groups: Groups,
+    fmt: Format,
+    layout: RowLayout,
+    *,
+    split: bool = False,
+    quarantined: Mapping[int, str] | None = None,
+) -> DataFrame:
+    """The rows of the batches, lazily. With `split`, see `dead_letters`; without, a bad record is rescued whole."""
+    task = _Decode(handle, groups, fmt, layout, split, dict(quarantined or {}))
+    return _run(spark, task, task.schema())
+
+
+def discover(spark: SparkSession, handle: FetchHandle, groups: Groups, fmt: Format) -> list[pa.Schema]:
+    """The columns that the batches need, one schema for each task."""
+    frame = _run(spark, _Discover(handle, groups, fmt), pa.schema([("schema", pa.binary())]))
+    return [pa.ipc.read_schema(pa.py_buffer(bytes(row.schema))) for row in frame.collect()]
+
+
+def probe(spark: SparkSession, handle: FetchHandle, groups: Groups) -> list[Failure]:
+    """Fetch and decode every batch; report those that fail, and whose fault it is."""
+    names = ("sequence", "location", "error", "kind")
+    schema = pa.schema([("sequence", pa.int64()), *((name, pa.string()) for name in names[1:])])
+    frame = _run(spark, _Probe(handle, groups), schema)
+    return [Failure(*(row[name] for name in names)) for row in frame.collect()]
+
+
+def _run(spark: SparkSession, task: Any, schema: pa.Schema) -> DataFrame:
+    count = len(task.groups)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(task, spark_schema(schema))
+
+
+class _Task:
+    """What a Python worker runs: pickled with its groups, called with the ids of those it should do."""
+
+    def __init__(self, handle: FetchHandle, groups: Groups) -> None:
+        self.handle = handle
+        self.groups = groups
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.do(self.groups[number])
+
+    def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+
+class _Decode(_Task):
+    def __init__(
+        self,
+        handle: FetchHandle,
+        groups: Groups,
+        fmt: Format,
+        layout: RowLayout,
+        split: bool,
+        quarantined: dict[int, str],
+    ) -> None:
+        super().__init__(handle, groups)
+        self.fmt = fmt
+        self.layout = layout
+        self.split = split
+        self.quarantined = quarantined
+
+    def schema(self) -> pa.Schema:
+        dead = [pa.field(DEAD, DEAD_TYPE)] if self.split else []
+        return pa.schema([*self.fmt.schema, *self.layout.fields(), *dead])
+
+    def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
+        schema = self.schema()
+        for descriptor, entries in _fetched(self.handle, group, self.quarantined):
+            if entries is None:
+                yield from self._dead_batch(descriptor, schema).to_batches()
+                continue
+            parsed = self.fmt.parse(entries)
+            table = self._with_provenance(parsed, descriptor, schema)
+            yield from table.to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
+            if parsed.bad:
+                yield from self._bad(parsed, descriptor, entries, schema).to_batches()
+
+    def _with_provenance(self, parsed: Parsed, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
+        rows = parsed.rows.num_rows
+        entries = np.arange(rows, dtype=np.int64) if parsed.entries is None else parsed.entries
+        # Where an entry gives several rows, they are numbered through the batch: the pair stays unique.
+        index = np.arange(rows, dtype=np.int64) if self.fmt.many_rows else entries
+        columns = [*parsed.rows.columns, *self._provenance(descriptor, entries, index)]
+        if self.split:
+            columns.append(pa.nulls(rows, DEAD_TYPE))
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _provenance(self, descriptor: BatchDescriptor, entries: Indices, index: Indices) -> list[pa.Array]:
+        times, payloads = ranges_of(descriptor.metadata, entries)
+        made = {
+            self.layout.sequence: lambda: pa.array(np.full(len(index), descriptor.sequence, np.int64)),
+            self.layout.index: lambda: pa.array(index.astype(np.int32)),
+            self.layout.ingested_at: lambda: times,
+            self.layout.metadata: lambda: payloads,
+        }
+        return [made[field.name]() for field in self.layout.fields()]
+
+    def _bad(
+        self, parsed: Parsed, descriptor: BatchDescriptor, entries: pa.Array, schema: pa.Schema
+    ) -> pa.Table:
+        index = np.array([number for number, _ in parsed.bad], np.int64)
+        payloads = entries.take(pa.array(index))
+        if self.split:
+            errors = pa.array([error for _, error in parsed.bad], pa.string())
+            return self._dead(descriptor, index, errors, payloads, schema)
+        rescued = self.fmt.rescued_column
+        if rescued is None:
+            number, error = parsed.bad[0]
+            raise CorruptBatch(
+                f"entry {number} of batch {descriptor.sequence} is bad ({error}), and {self.fmt!r} has no column to "
+                "rescue it in: configure dead_letters",
+                location=descriptor.location,
+            )
+        texts = pa.array([_text(payload.as_py()) for payload in payloads], pa.string())
+        columns = {field.name: pa.nulls(len(index), field.type) for field in schema}
+        columns[rescued] = texts
+        provenance = self._provenance(descriptor, index, index)
+        columns |= {field.name: made for field, made in zip(self.layout.fields(), provenance, strict=True)}
+        return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
+
+    def _dead_batch(self, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
+        if not self.split:
+            raise AssertionError("a batch is quarantined only where there are dead letters")
+        try:
+            data = self.handle.fetch_raw(descriptor).data[:BYTES_MAX]
+        except ObjectNotFound:
+            data = None
+        return self._dead(
+            descriptor,
+            np.array([WHOLE_BATCH], np.int64),
+            pa.array([self.quarantined[descriptor.sequence]], pa.string()),
+            pa.array([data], pa.binary()),
+            schema,
+        )
+
+    def _dead(
+        self,
+        descriptor: BatchDescriptor,
+        index: Indices,
+        errors: pa.Array,
+        payloads: pa.Array,
+        schema: pa.Schema,
+    ) -> pa.Table:
+        rows = len(index)
+        times, _ = ranges_of(descriptor.metadata, np.maximum(index, 0))
+        dead = pa.StructArray.from_arrays(
+            [
+                pa.array(np.full(rows, descriptor.sequence, np.int64)),
+                pa.array(index.astype(np.int32)),
+                times,
+                pa.array([descriptor.location] * rows, pa.string()),
+                errors,
+                payloads,
+            ],
+            fields=list(DEAD_TYPE),
+        )
+        columns = [dead if field.name == DEAD else pa.nulls(rows, field.type) for field in schema]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+
+class _Discover(_Task):
+    def __init__(self, handle: FetchHandle, groups: Groups, fmt: Format) -> None:
+        super().__init__(handle, groups)
+        self.fmt = fmt
+
+    def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
+        found = [
+            self.fmt.discover(entries) for _, entries in _fetched(self.handle, group, {}) if entries is not None
+        ]
+        schema = merge_schemas(None, found)
+        yield pa.RecordBatch.from_pydict({"schema": [schema.serialize().to_pybytes()]})
+
+
+class _Probe(_Task):
+    def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
+        for descriptor in group:
+            try:
+                self.handle.fetch_arrow(descriptor)
+            except CorruptBatch as error:
+                kind, what = "data", str(error)
+            except ObjectNotFound as error:
+                kind, what = "missing", str(error)
+            except BufferQueueError as error:
+                kind, what = "infra", str(error)
+            else:
+                continue
+            facts = {"sequence": [descriptor.sequence], "location": [descriptor.location]}
+            yield pa.RecordBatch.from_pydict(facts | {"error": [what], "kind": [kind]})
+
+
+def _fetched(
+    handle: FetchHandle, group: Sequence[BatchDescriptor], quarantined: Mapping[int, str]
+) -> Iterator[tuple[BatchDescriptor, pa.Array | None]]:
+    """Each batch of the group with its entries, None for a quarantined one; fetched ahead, in order."""
+
+    def fetch(descriptor: BatchDescriptor) -> pa.Array | None:
+        return None if descriptor.sequence in quarantined else handle.fetch_arrow(descriptor)
+
+    with ThreadPoolExecutor(FETCH_AHEAD) as pool:
+        ahead = []
+        for descriptor in group:
+            ahead.append((descriptor, pool.submit(fetch, descriptor)))
+            if len(ahead) > FETCH_AHEAD:
+                first, entries = ahead.pop(0)
+                yield first, entries.result()
+        for descriptor, entries in ahead:
+            yield descriptor, entries.result()
+
+
+def ranges_of(metadata: Sequence[Metadata], entries: Indices) -> tuple[pa.Array, pa.Array]:
+    """The ingestion time and the metadata payload of each entry, by the ranges of the batch's items.
+
+    Of several items that start at one index the last counts, so an empty range covers nothing. Items out of
+    order, which only a foreign writer makes, start where the one before them does. Entries before the first item
+    have neither.
+    """
+    if not metadata:
+        return pa.nulls(len(entries), pa.timestamp("us", tz="UTC")), pa.nulls(len(entries), pa.binary())
+    starts = np.maximum.accumulate(np.array([item.start_index for item in metadata], np.int64))
+    item_of = np.searchsorted(starts, entries, side="right") - 1
+    which = pa.array(item_of, mask=item_of < 0)
+    times = pa.array([_clamped(item.ingestion_time_ms) for item in metadata], pa.int64())
+    times = pc.multiply(times, 1000).cast(pa.timestamp("us", tz="UTC"))
+    payloads = pa.array([item.payload for item in metadata], pa.binary())
+    return times.take(which), payloads.take(which)
+
+
+def _clamped(time_ms: int) -> int:
+    """A time that Spark can hold: any 64-bit number may stand in a manifest."""
+    limit = (2**63 - 1) // 1000
+    return max(-limit, min(limit, time_ms))
+
+
+def _text(payload: bytes) -> str:
+    """A payload for a text column, without loss where it is text."""
+    return payload.decode("utf-8", errors="backslashreplace")

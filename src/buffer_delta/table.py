@@ -1,0 +1,365 @@
+"""One Delta table as the loader sees it: where it stands, and one transaction that moves it on.
+
+    position = target.committed(app_id)                             # None: it has never loaded anything
+    commit = target.append(rows, app_id=…, first=10, last=20, epoch=3)
+    commit.committed                                                # read again after the write, for the caller
+
+Rules: the position is always read from the newest log, never from a snapshot that some earlier query left behind;
+everything a commit needs travels as options of that one write, never as settings of the session; a commit that
+Delta skipped without a word (`txnVersion` not beyond the table's) is reported as skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.types import StructType
+
+from buffer.errors import InvalidInput
+from buffer_delta.contracts import Rewrite
+from buffer_delta.delta_log import DeltaLog, Snapshot
+from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+CREATE_ATTEMPTS_MAX = 5  # each one lost means that somebody else created or changed the table meanwhile
+HISTORY_WALK_MAX = 10_000  # commits read one by one, a few ms each; beyond that a start would take minutes
+
+# Delta's ways to say that a commit of somebody else came between and ours did not happen.
+_CONFLICTS = frozenset(
+    {
+        "ConcurrentAppendException",
+        "ConcurrentDeleteDeleteException",
+        "ConcurrentDeleteReadException",
+        "ConcurrentTransactionException",
+        "ConcurrentWriteException",
+        "DeltaConcurrentModificationException",
+        "MetadataChangedException",
+        "ProtocolChangedException",
+    }
+)
+_MISMATCHES = (
+    "DELTA_METADATA_MISMATCH",
+    "DELTA_FAILED_TO_MERGE_FIELDS",
+    "DELTA_MERGE_INCOMPATIBLE_DATATYPE",
+    "INCOMPATIBLE_DATA_FOR_TABLE",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one append did. `rows`, `files` and `bytes` are 0 where it was skipped."""
+
+    version: int | None
+    """The table's version it made; None if Delta skipped it."""
+    rows: int
+    files: int
+    bytes: int
+    seconds: float
+    committed: int | None
+    """The app's position in the newest log, read after the write."""
+
+    @property
+    def skipped(self) -> bool:
+        """Delta held the range for done already and wrote nothing."""
+        return self.version is None
+
+
+class DeltaTarget:
+    """A table by path (`/data/t`, `./t`, `s3a://b/t`, ``delta.`/data/t` ``) or by catalog name (`db.t`).
+
+    It need not exist: the first append creates it, with the partitioning, clustering and properties given here.
+    They do not touch a table that is there already. Use it from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name_or_path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        merge_schema: bool = False,
+    ) -> None:
+        if partition_by and cluster_by:
+            raise InvalidInput(
+                f"partition_by={list(partition_by)} and cluster_by={list(cluster_by)} exclude each other: "
+                "Delta partitions a table or clusters it"
+            )
+        self._spark = spark
+        self._name = name_or_path
+        self._path = path_of(name_or_path)
+        self._partition_by = tuple(partition_by)
+        self._cluster_by = tuple(cluster_by)
+        self._properties = dict(properties or {})
+        self._merge_schema = merge_schema
+        self._log = DeltaLog(spark, name_or_path if self._path is None else None, self._path)
+
+    @property
+    def name(self) -> str:
+        """The table as it was given."""
+        return self._name
+
+    @property
+    def merge_schema(self) -> bool:
+        return self._merge_schema
+
+    def __repr__(self) -> str:
+        return f"DeltaTarget({self._name!r})"
+
+    # Where it stands
+
+    def table_id(self) -> str | None:
+        """Delta's id of the table; one dropped and made again has another. None: there is no table."""
+        snapshot = self._log.newest()
+        return snapshot.table_id if snapshot else None
+
+    def committed(self, app_id: str) -> int | None:
+        """The last sequence that `app_id` committed. None if it never did, or if there is no table."""
+        snapshot = self._log.newest()
+        return snapshot.transaction(app_id) if snapshot else None
+
+    def schema(self) -> StructType | None:
+        """The table's columns. None: there is no table."""
+        snapshot = self._log.newest()
+        return snapshot.schema if snapshot else None
+
+    # Moving on
+
+    def append(
+        self, rows: DataFrame, *, app_id: str, first: int, last: int, epoch: int, entries: int | None = None
+    ) -> Commit:
+        """Write the rows and `last` in one transaction; read the position again.
+
+        The caller compares `Commit.committed` with `last`. On ConcurrentCommit and SchemaMismatch nothing was
+        written. After any other error the commit may have landed: read the position before trying again.
+        """
+        started = time.perf_counter()
+        before = self._log.newest() or self._create(rows)
+        note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
+        try:
+            self._write(rows, {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note})
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._explained(error, rows, app_id, last) from error
+        after = self._log.newest()
+        version, metrics = self._find_commit(note, before.version, after)
+        return Commit(
+            version=version,
+            rows=int(metrics.get("numOutputRows", 0)),
+            files=int(metrics.get("numFiles", 0)),
+            bytes=int(metrics.get("numOutputBytes", 0)),
+            seconds=time.perf_counter() - started,
+            committed=after.transaction(app_id) if after else None,
+        )
+
+    def _write(self, df: DataFrame, options: dict[str, str]) -> None:
+        if self._merge_schema:
+            options["mergeSchema"] = "true"
+        writer = df.write.format("delta").mode("append").options(**options)
+        if self._path is not None:
+            writer.save(self._path)
+        else:
+            writer.saveAsTable(self._name)
+
+    def _find_commit(self, note: str, before: int, after: Snapshot | None) -> tuple[int | None, Mapping[str, str]]:
+        """Our own commit among those since `before`; others may have come after it."""
+        for version in range(after.version if after else before, before, -1):
+            info = self._log.commit_info(version)
+            if info is not None and info.get("userMetadata") == note:
+                return version, info.get("operationMetrics") or {}
+        return None, {}
+
+    def _create(self, df: DataFrame) -> Snapshot:
+        for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
+            builder = DeltaTable.createIfNotExists(self._spark).addColumns(df.schema)
+            builder = builder.tableName(self._name) if self._path is None else builder.location(self._path)
+            if self._partition_by:
+                builder = builder.partitionedBy(*self._partition_by)
+            if self._cluster_by:
+                builder = builder.clusterBy(*self._cluster_by)
+            for key, value in self._properties.items():
+                builder = builder.property(key, value)
+            try:
+                builder.execute()
+            except (PySparkException, Py4JJavaError) as error:
+                # Another loader created the same table at this moment; what it made is as good as ours.
+                if self._log.newest() is None and (conflict_name(error) is None or attempt == CREATE_ATTEMPTS_MAX):
+                    raise
+            snapshot = self._log.newest()
+            if snapshot is not None:
+                return snapshot
+        raise AssertionError("the last attempt returns or raises")
+
+    def _explained(self, error: Exception, df: DataFrame, app_id: str, last: int) -> Exception:
+        conflict = conflict_name(error)
+        if conflict:
+            return ConcurrentCommit(
+                f"another commit to {self._name!r} came between ({conflict}), this one did not happen: read the "
+                "table's position, then decide",
+                table=self._name,
+                app_id=app_id,
+                last=last,
+                reason=conflict,
+            )
+        if isinstance(error, AnalysisException) and (error.getCondition() or "").startswith(_MISMATCHES):
+            return self._mismatch(df) or error
+        return error
+
+    def _mismatch(self, df: DataFrame) -> SchemaMismatch | None:
+        table = self.schema()
+        known = {field.name.lower(): field for field in table.fields} if table else {}
+        new = [f.name for f in df.schema.fields if f.name.lower() not in known]
+        changed = [
+            f"{f.name} (table: {known[f.name.lower()].dataType.simpleString()}, rows: {f.dataType.simpleString()})"
+            for f in df.schema.fields
+            if f.name.lower() in known and known[f.name.lower()].dataType != f.dataType
+        ]
+        if not new and not changed:
+            return None
+        facts = [f"columns it has not: {', '.join(new)}"] if new else []
+        facts += [f"columns of another type: {', '.join(changed)}"] if changed else []
+        ways = ["pass merge_schema=True to add the new ones"] if new and not self._merge_schema else []
+        ways += ["give the format a schema with the table's types, or load into another table"] if changed else []
+        return SchemaMismatch(
+            f"the rows do not fit the table {self._name!r}: {'; '.join(facts)}. {'; '.join(ways).capitalize()}",
+            table=self._name,
+            columns=(*new, *(text.split(" ")[0] for text in changed)),
+        )
+
+    # What happened to it
+
+    def rewritten_since(self, app_id: str) -> Rewrite | None:
+        """Whether the table was restored, replaced or overwritten after `app_id`'s last commit.
+
+        Delta keeps the transaction in all three cases while the rows go. DELETE, UPDATE, MERGE and overwrites of a
+        part are the user's own business. Reads the history from its end, only back to our last commit; where the
+        older log was cleaned up, nothing can be told and nothing is reported.
+        """
+        snapshot = self._log.newest()
+        committed = snapshot.transaction(app_id) if snapshot else None
+        if snapshot is None or committed is None:
+            return None
+        version = snapshot.version
+        suspects: list[tuple[int, Mapping[str, Any]]] = []
+        restores: list[tuple[int, Mapping[str, Any]]] = []
+        for _ in range(HISTORY_WALK_MAX):
+            info = self._log.commit_info(version) if version >= 0 else None
+            if info is None:  # the table's beginning, or the log was cleaned up from here on
+                break
+            ours = _last_of(info, app_id)
+            if ours == committed:
+                # A RESTORE that we came through led to our last commit or to a later one: our rows are there.
+                return _rewrite(*suspects[0]) if suspects else None
+            if ours is not None:  # an older commit of ours, reached through a RESTORE that jumped the last one
+                break
+            restored = _restored_version(info)
+            if restored is not None:
+                restores.append((version, info))
+                version = restored  # what was done between the two is undone
+                continue
+            if _takes_rows(info):
+                suspects.append((version, info))
+            version -= 1
+        else:
+            log.warning(
+                "%s: %d commits by others since the last one of %s; not looking further back for a RESTORE",
+                self._name,
+                HISTORY_WALK_MAX,
+                app_id,
+            )
+        found = max([*suspects, *restores], key=lambda pair: pair[0], default=None)
+        return _rewrite(*found) if found else None
+
+    def preflight(self) -> list[str]:
+        """What an operator should know before loading: settings under which exactly-once would not hold."""
+        snapshot = self._log.newest()
+        properties = {**self._properties, **(snapshot.properties if snapshot else {})}
+        conf = dict(self._spark.sparkContext.getConf().getAll())
+        location = self._log.location() if snapshot else (self._path or "")
+        return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
+
+
+def path_of(name_or_path: str) -> str | None:
+    """The path, where the name is one; None for a catalog name."""
+    quoted = re.fullmatch(r"delta\.`(.+)`", name_or_path.strip(), re.IGNORECASE | re.DOTALL)
+    if quoted:
+        return quoted[1].replace("``", "`")
+    return name_or_path if "/" in name_or_path or name_or_path.startswith(".") else None
+
+
+def conflict_name(error: BaseException) -> str | None:
+    """Delta's name for a commit conflict, from either kind of exception that Python may see."""
+    names = [cls.__name__ for cls in type(error).__mro__]
+    java = getattr(error, "java_exception", None) if isinstance(error, Py4JJavaError) else None
+    while java is not None:
+        names.append(java.getClass().getSimpleName())
+        java = java.getCause()
+    return next((name for name in names if name in _CONFLICTS), None)
+
+
+def retention_warnings(name: str, properties: Mapping[str, str]) -> list[str]:
+    key = "delta.setTransactionRetentionDuration"
+    if key not in properties:
+        return []
+    return [
+        f"{name}: {key}={properties[key]!r} makes Delta forget a loader that pauses for longer, and what it has "
+        "loaded would be loaded again; remove it: ALTER TABLE … UNSET TBLPROPERTIES"
+    ]
+
+
+def log_store_warnings(name: str, location: str, conf: Mapping[str, str]) -> list[str]:
+    scheme = location.split(":", 1)[0].lower() if "://" in location or location.startswith("s3") else ""
+    if scheme not in ("s3", "s3a", "s3n"):
+        return []
+    store = conf.get(f"spark.delta.logStore.{scheme}.impl") or conf.get("spark.delta.logStore.class") or ""
+    if store and "SingleDriver" not in store:
+        return []
+    return [
+        f"{name}: Delta's log on {scheme}:// is safe with one Spark driver only; if a second loader or job may "
+        f"write to it, set spark.delta.logStore.{scheme}.impl to io.delta.storage.S3DynamoDBLogStore"
+    ]
+
+
+def _last_of(info: Mapping[str, Any], app_id: str) -> int | None:
+    """The sequence that this commit brought the table to, if it is one of `app_id`'s."""
+    try:
+        note = json.loads(info.get("userMetadata") or "null")
+    except ValueError:
+        return None  # somebody else's note, in words
+    return note.get("last") if isinstance(note, dict) and note.get("app_id") == app_id else None
+
+
+def _restored_version(info: Mapping[str, Any]) -> int | None:
+    """The version that a RESTORE went back to; None for one by timestamp, which does not say."""
+    version = (info.get("operationParameters") or {}).get("version")
+    return int(version) if info.get("operation") == "RESTORE" and version is not None else None
+
+
+def _takes_rows(info: Mapping[str, Any]) -> bool:
+    operation = str(info.get("operation", "")).upper()
+    parameters = info.get("operationParameters") or {}
+    if operation == "RESTORE" or "REPLACE TABLE" in operation:
+        return True
+    partial = parameters.get("predicate") or str(parameters.get("dynamicPartitionOverwrite")).lower() == "true"
+    return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not partial
+
+
+def _rewrite(version: int, info: Mapping[str, Any]) -> Rewrite:
+    operation = str(info["operation"])
+    if operation == "WRITE":
+        operation = "overwrite"
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(info.get("timestamp", 0)) / 1000))
+    return Rewrite(operation=operation, version=version, timestamp=when)

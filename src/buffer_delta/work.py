@@ -1,0 +1,195 @@
+"""The loader's work on Spark: a planned range of batches into one DataFrame for each table.
+
+Where a record goes is a pure function of its bytes and of the configuration behind `digest`: a range that is
+replayed by another process must go where it went before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import StorageLevel
+
+from buffer.clock import Clock
+from buffer.errors import InvalidConfig
+from buffer.fetch import FetchHandle
+from buffer.model import BatchDescriptor
+from buffer.store.base import Store
+from buffer_delta import rows
+from buffer_delta.config import LoaderConfig
+from buffer_delta.contracts import Failure
+from buffer_delta.dead_letters import dead_rows, good_rows
+from buffer_delta.formats import Format, resolve_format
+from buffer_delta.formats.schemas import arrow_schema, merge_schemas
+from buffer_delta.grouping import group
+from buffer_delta.table import DeltaTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ROUTE = "_route"
+"""The column that holds a row's route while the rows of all tables travel together."""
+
+SIZES_KEPT_MAX = 100_000  # then they are looked up again: a listing is cheap, a leak is not
+
+
+class SparkWork:
+    """`contracts.Work` on Spark."""
+
+    def __init__(
+        self, spark: SparkSession, store: Store, config: LoaderConfig, main: DeltaTarget, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._config = config
+        self._main = main
+        self._format = resolve_format(config.format)
+        self._layout = rows.RowLayout.renamed(config.columns)
+        self._handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock)
+        self._cores = max(1, spark.sparkContext.defaultParallelism)
+        self._sizes: dict[str, int] = {}
+        self._digest = _digest(config, self._format)
+
+    @property
+    def evolving(self) -> bool:
+        """Whether new columns may appear in the data."""
+        return self._format.evolving
+
+    @property
+    def digest(self) -> str:
+        return self._digest
+
+    def look_up_sizes(self, descriptors: Sequence[BatchDescriptor]) -> dict[str, int]:
+        """Stored bytes of each batch, by location, from one listing if any of them is new."""
+        if any(d.location not in self._sizes for d in descriptors):
+            if len(self._sizes) > SIZES_KEPT_MAX:
+                self._sizes.clear()
+            for info in self._store.list(self._config.data_path_prefix):
+                self._sizes[info.location] = info.size
+        return {d.location: self._sizes.get(d.location, 0) for d in descriptors}
+
+    @contextmanager
+    def prepare(
+        self, descriptors: Sequence[BatchDescriptor], quarantined: Mapping[int, str]
+    ) -> Iterator[Mapping[str, DataFrame]]:
+        """One DataFrame for each table. With several tables, everything is decoded here, once."""
+        groups = self._groups(descriptors)
+        several = len(self._config.tables()) > 1
+        frame = rows.decode(
+            self._spark,
+            self._handle,
+            groups,
+            self._format_for(groups),
+            self._layout,
+            split=self._config.dead_letters is not None,
+            quarantined=quarantined,
+        )
+        if not several:
+            yield {self._config.table: self._transformed(frame)}
+            return
+        frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            frame.foreachPartition(_nothing)  # fills the cache: a batch that cannot be read fails before any commit
+            yield self._split(frame)
+        finally:
+            frame.unpersist()
+
+    def probe(self, descriptors: Sequence[BatchDescriptor]) -> list[Failure]:
+        return rows.probe(self._spark, self._handle, self._groups(descriptors))
+
+    def _groups(self, descriptors: Sequence[BatchDescriptor]) -> list[list[BatchDescriptor]]:
+        sizes = self.look_up_sizes(descriptors)
+        return group(descriptors, sizes, self._config.target_file_bytes, self._cores)
+
+    def _format_for(self, groups: Sequence[Sequence[BatchDescriptor]]) -> Format:
+        """The format with its columns settled: those of the table, and those that this range brings."""
+        if not self._format.evolving:
+            return self._format
+        found = rows.discover(self._spark, self._handle, groups, self._format)
+        return self._format.with_schema(merge_schemas(self._known_columns(), found))
+
+    def _known_columns(self) -> pa.Schema | None:
+        schema = self._main.schema()
+        if schema is None:
+            return None
+        own = {field.name for field in self._layout.fields()}
+        fields = [field for field in arrow_schema(schema) if field.name not in own]
+        return pa.schema(fields) if fields else None
+
+    def _transformed(self, frame: DataFrame) -> DataFrame:
+        if self._config.transform is None:
+            return frame
+        made = self._config.transform(frame)
+        missing = [field.name for field in self._layout.fields() if field.name not in made.columns]
+        if missing:
+            raise InvalidConfig(
+                f"transform dropped {missing}: it must keep the provenance columns (leave one out with columns=…)",
+                key="transform",
+                value=_name_of(self._config.transform),
+            )
+        return made
+
+    def _split(self, frame: DataFrame) -> dict[str, DataFrame]:
+        config = self._config
+        parts: dict[str, DataFrame] = {}
+        if config.dead_letters is not None:
+            parts[config.dead_letters] = dead_rows(frame).coalesce(1)  # few, or none: one file is enough
+            frame = good_rows(frame)
+        frame = self._transformed(frame)
+        if config.route_by is None:
+            return {config.table: frame, **parts}
+        routed = frame.withColumn(ROUTE, self._route(frame).cast("string"))
+        for value, table in config.routes.items():
+            parts[table] = routed.where(routed[ROUTE] == value).drop(ROUTE)
+        elsewhere = routed[ROUTE].isNull() | ~routed[ROUTE].isin(list(config.routes))
+        parts[config.table] = routed.where(elsewhere).drop(ROUTE)
+        return parts
+
+    def _route(self, frame: DataFrame) -> Column:
+        route = self._config.route_by
+        if callable(route):
+            column: Column = route(frame)
+            return column
+        if route not in frame.columns:
+            raise InvalidConfig(
+                f"route_by={route!r} is not a column; there are {', '.join(frame.columns)}",
+                key="route_by",
+                value=route,
+            )
+        return frame[route]
+
+
+def _nothing(_rows: Any) -> None:
+    """For `foreachPartition`: reading the partition is all that is wanted."""
+
+
+def _digest(config: LoaderConfig, fmt: Format) -> str:
+    """A name for everything that decides where a record goes and what becomes of it."""
+    facts = {
+        "format": fmt.digest(),
+        "columns": dict(config.columns),
+        "transform": _name_of(config.transform),
+        "transform_version": config.transform_version,
+        "route_by": config.route_by if isinstance(config.route_by, str) else _name_of(config.route_by),
+        "routes": dict(config.routes),
+        "tables": config.tables(),
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _name_of(function: Any) -> str | None:
+    """A function by its name and its text: editing it is noticed, what it calls is not (`transform_version`)."""
+    if function is None:
+        return None
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):  # made in a shell, or not in Python: only its name is left
+        text = ""
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+    return f"{name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
