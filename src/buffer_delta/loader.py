@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from buffer.store.open import open_store
 from pyspark.errors import AnalysisException
 
 from buffer.clock import Clock, SystemClock
 from buffer.errors import BufferQueueError, Closed, ContentionError, CorruptBatch, Fenced, StorageError
 from buffer.model import BatchDescriptor
+from buffer.store.open import open_store
 from buffer_delta import metrics
 from buffer_delta.config import LoaderConfig
-from buffer_delta.formats import resolve_format
 from buffer_delta.contracts import Done, Rules
+from buffer_delta.formats import resolve_format
 from buffer_delta.grouping import choose_count
 from buffer_delta.progress import Progress, html_table
 from buffer_delta.protocol import LoadProtocol
@@ -71,9 +71,7 @@ class Loader:
             dlq_strategy=config.strategy(),  # type: ignore[arg-type]  # LoaderConfig has checked the choice
         )
         watched = {"reached": reached} if reached else {}
-        self._protocol = LoadProtocol(
-            consumer, self._store, self._targets, self._work, self._clock, rules, **watched
-        )
+        self._protocol = LoadProtocol(consumer, self._store, self._targets, self._work, self._clock, rules, **watched)
         self._opened = False
         self._closed = False
         self._stop = threading.Event()
@@ -172,7 +170,7 @@ class Loader:
                 if attempt == self.config.retry_attempts or not _worth_retrying(error):
                     raise
                 metrics.retries.add(1)
-                log.warning("the range failed, trying again in %.1f s: %s", pause_s, error)
+                log.warning("the range failed, trying again in %.1f s: %s", pause_s, _brief(error))
                 if self._stop.wait(pause_s):
                     raise
                 pause_s = min(self.config.retry_max_s, pause_s * 2)
@@ -182,9 +180,7 @@ class Loader:
 
     def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
         sizes = self._work.look_up_sizes(descriptors)
-        return choose_count(
-            descriptors, sizes, self.config.max_bytes_per_commit, self.config.max_batches_per_commit
-        )
+        return choose_count(descriptors, sizes, self.config.max_bytes_per_commit, self.config.max_batches_per_commit)
 
     # Telling
 
@@ -262,6 +258,13 @@ class Loader:
 
     def _repr_html_(self) -> str:
         return html_table("Loader", self.status())
+
+
+def _brief(error: Exception) -> str:
+    """One line of an error: of a failed Spark job, what our own code on the executor said, if it did."""
+    lines = str(error).splitlines() or [repr(error)]
+    ours = [line for line in lines if line.startswith("buffer.errors.")]
+    return ours[-1] if ours else lines[0]
 
 
 def _worth_retrying(error: Exception) -> bool:

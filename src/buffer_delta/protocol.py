@@ -28,10 +28,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from buffer.consumer import Consumer
-
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
+from buffer.consumer import Consumer
 from buffer.errors import Fenced, LedgerLost, StorageError
 from buffer.ledger import Blocked as BlockedState
 from buffer.ledger import Plan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -46,7 +46,7 @@ class RowLayout:
     @classmethod
     def renamed(cls, columns: Mapping[str, str | None]) -> Self:
         """From `{"_sequence": "seq", "_metadata": None}`. Raises InvalidConfig for other names."""
-        known = {"_sequence": "sequence", "_index": "index", "_ingested_at": "ingested_at", "_metadata": "metadata"}
+        known = {f"_{field.name}": field.name for field in fields(cls)}
         for name in columns:
             if name not in known:
                 raise InvalidConfig(
@@ -56,7 +56,7 @@ class RowLayout:
                 )
         return cls(**{known[name]: new for name, new in columns.items()})
 
-    def fields(self) -> list[pa.Field]:
+    def arrow_fields(self) -> list[pa.Field]:
         wanted = (
             (self.sequence, pa.int64()),
             (self.index, pa.int32()),
@@ -76,7 +76,7 @@ def decode(
     split: bool = False,
     quarantined: Mapping[int, str] | None = None,
 ) -> DataFrame:
-    """The rows of the batches, lazily. With `split`, see `dead_letters`; without, a bad record is rescued whole."""
+    """The rows of the batches, lazily. With `split`, see `dead_letters`; without, bad records are rescued whole."""
     task = _Decode(handle, groups, fmt, layout, split, dict(quarantined or {}))
     return _run(spark, task, task.schema())
 
@@ -87,11 +87,14 @@ def discover(spark: SparkSession, handle: FetchHandle, groups: Groups, fmt: Form
     return [pa.ipc.read_schema(pa.py_buffer(bytes(row.schema))) for row in frame.collect()]
 
 
-def probe(spark: SparkSession, handle: FetchHandle, groups: Groups) -> list[Failure]:
-    """Fetch and decode every batch; report those that fail, and whose fault it is."""
+def probe(spark: SparkSession, handle: FetchHandle, groups: Groups, must_parse: Format | None = None) -> list[Failure]:
+    """Fetch and decode every batch; report those that fail, and whose fault it is.
+
+    With `must_parse`, a batch with a bad entry fails too: for formats that have nowhere to put one.
+    """
     names = ("sequence", "location", "error", "kind")
     schema = pa.schema([("sequence", pa.int64()), *((name, pa.string()) for name in names[1:])])
-    frame = _run(spark, _Probe(handle, groups), schema)
+    frame = _run(spark, _Probe(handle, groups, must_parse), schema)
     return [Failure(*(row[name] for name in names)) for row in frame.collect()]
 
 
@@ -134,7 +137,7 @@ class _Decode(_Task):
 
     def schema(self) -> pa.Schema:
         dead = [pa.field(DEAD, DEAD_TYPE)] if self.split else []
-        return pa.schema([*self.fmt.schema, *self.layout.fields(), *dead])
+        return pa.schema([*self.fmt.schema, *self.layout.arrow_fields(), *dead])
 
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
         schema = self.schema()
@@ -166,11 +169,9 @@ class _Decode(_Task):
             self.layout.ingested_at: lambda: times,
             self.layout.metadata: lambda: payloads,
         }
-        return [made[field.name]() for field in self.layout.fields()]
+        return [made[field.name]() for field in self.layout.arrow_fields()]
 
-    def _bad(
-        self, parsed: Parsed, descriptor: BatchDescriptor, entries: pa.Array, schema: pa.Schema
-    ) -> pa.Table:
+    def _bad(self, parsed: Parsed, descriptor: BatchDescriptor, entries: pa.Array, schema: pa.Schema) -> pa.Table:
         index = np.array([number for number, _ in parsed.bad], np.int64)
         payloads = entries.take(pa.array(index))
         if self.split:
@@ -180,15 +181,15 @@ class _Decode(_Task):
         if rescued is None:
             number, error = parsed.bad[0]
             raise CorruptBatch(
-                f"entry {number} of batch {descriptor.sequence} is bad ({error}), and {self.fmt!r} has no column to "
-                "rescue it in: configure dead_letters",
+                f"entry {number} of batch {descriptor.sequence} is bad ({error}), and {self.fmt!r} has no column "
+                "to rescue it in: configure dead_letters",
                 location=descriptor.location,
             )
         texts = pa.array([_text(payload.as_py()) for payload in payloads], pa.string())
         columns = {field.name: pa.nulls(len(index), field.type) for field in schema}
         columns[rescued] = texts
         provenance = self._provenance(descriptor, index, index)
-        columns |= {field.name: made for field, made in zip(self.layout.fields(), provenance, strict=True)}
+        columns |= {field.name: made for field, made in zip(self.layout.arrow_fields(), provenance, strict=True)}
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
     def _dead_batch(self, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
@@ -237,18 +238,23 @@ class _Discover(_Task):
         self.fmt = fmt
 
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
-        found = [
-            self.fmt.discover(entries) for _, entries in _fetched(self.handle, group, {}) if entries is not None
-        ]
+        found = [self.fmt.discover(entries) for _, entries in _fetched(self.handle, group, {}) if entries is not None]
         schema = merge_schemas(None, found)
         yield pa.RecordBatch.from_pydict({"schema": [schema.serialize().to_pybytes()]})
 
 
 class _Probe(_Task):
+    def __init__(self, handle: FetchHandle, groups: Groups, must_parse: Format | None) -> None:
+        super().__init__(handle, groups)
+        self.must_parse = must_parse
+
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
         for descriptor in group:
             try:
-                self.handle.fetch_arrow(descriptor)
+                entries = self.handle.fetch_arrow(descriptor)
+                bad = self.must_parse.parse(entries).bad if self.must_parse else []
+                if bad:
+                    raise CorruptBatch(f"entry {bad[0][0]} is bad: {bad[0][1]}; configure dead_letters for it")
             except CorruptBatch as error:
                 kind, what = "data", str(error)
             except ObjectNotFound as error:

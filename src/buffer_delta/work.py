@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import StorageLevel
 
 from buffer.clock import Clock
@@ -25,8 +24,7 @@ from buffer_delta import rows
 from buffer_delta.config import LoaderConfig
 from buffer_delta.contracts import Failure
 from buffer_delta.dead_letters import dead_rows, good_rows
-from buffer_delta.formats import Format, resolve_format
-from buffer_delta.formats.schemas import arrow_schema, merge_schemas
+from buffer_delta.formats import Format, merge_schemas, resolve_format, settle
 from buffer_delta.grouping import group
 from buffer_delta.table import DeltaTarget
 
@@ -95,13 +93,15 @@ class SparkWork:
             return
         frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            frame.foreachPartition(_nothing)  # fills the cache: a batch that cannot be read fails before any commit
+            frame.foreachPartition(_nothing)  # fills the cache: an unreadable batch fails before any commit
             yield self._split(frame)
         finally:
             frame.unpersist()
 
     def probe(self, descriptors: Sequence[BatchDescriptor]) -> list[Failure]:
-        return rows.probe(self._spark, self._handle, self._groups(descriptors))
+        homeless = self._config.dead_letters is None and self._format.rescued_column is None
+        must_parse = self._format if homeless and not self._format.evolving else None
+        return rows.probe(self._spark, self._handle, self._groups(descriptors), must_parse)
 
     def _groups(self, descriptors: Sequence[BatchDescriptor]) -> list[list[BatchDescriptor]]:
         sizes = self.look_up_sizes(descriptors)
@@ -111,22 +111,15 @@ class SparkWork:
         """The format with its columns settled: those of the table, and those that this range brings."""
         if not self._format.evolving:
             return self._format
-        found = rows.discover(self._spark, self._handle, groups, self._format)
-        return self._format.with_schema(merge_schemas(self._known_columns(), found))
-
-    def _known_columns(self) -> pa.Schema | None:
-        schema = self._main.schema()
-        if schema is None:
-            return None
-        own = {field.name for field in self._layout.fields()}
-        fields = [field for field in arrow_schema(schema) if field.name not in own]
-        return pa.schema(fields) if fields else None
+        found = merge_schemas(None, rows.discover(self._spark, self._handle, groups, self._format))
+        taken = [field.name for field in self._layout.arrow_fields()]
+        return settle(self._format, self._main.schema(), found, taken)
 
     def _transformed(self, frame: DataFrame) -> DataFrame:
         if self._config.transform is None:
             return frame
         made = self._config.transform(frame)
-        missing = [field.name for field in self._layout.fields() if field.name not in made.columns]
+        missing = [field.name for field in self._layout.arrow_fields() if field.name not in made.columns]
         if missing:
             raise InvalidConfig(
                 f"transform dropped {missing}: it must keep the provenance columns (leave one out with columns=…)",

@@ -1,0 +1,37 @@
+"""One Spark session for the whole suite: starting a second one costs more than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from buffer_delta.session import spark_session
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    folder = tmp_path_factory.mktemp("spark")
+    session = spark_session(
+        "buffer-delta tests",
+        master="local[2]",
+        memory="1g",
+        config={
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.local.dir": str(folder / "local"),
+            "spark.sql.session.timeZone": "America/New_York",  # not UTC: a test must notice a shifted timestamp
+            # Short-lived code: the optimising compiler would only take the cores away from the tests.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,151 @@
+"""`buffer-delta load` and `status` on a real Delta table, in the one Spark session of the suite."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.cli_support import InProcess, fill
+from tests.spark.queues import assert_exactly_once, numbered
+
+from buffer.config import ConsumerConfig
+from buffer.consumer import Consumer
+from buffer.manifest import Manifest
+from buffer_delta.cli import cli
+from buffer_delta.cli.app import EXIT_CODES
+
+_stolen: list[str] = []
+"""The store whose queue `steal` takes over: a transform gets nothing but the rows."""
+
+
+def steal(frame: DataFrame) -> DataFrame:
+    """A transform in the middle of which another consumer claims the queue."""
+    for store in _stolen:
+        Consumer.new(ConsumerConfig(store=store, gc_enabled=False)).close()
+    return frame
+
+
+def failing(_frame: DataFrame) -> DataFrame:
+    return SparkSession.builder.getOrCreate().read.text("/no/such/folder")
+
+
+class Place:
+    """A queue and a table in a folder of their own."""
+
+    def __init__(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        self.queue, self.table, self.dead = folder / "queue", folder / "events", folder / "dead"
+        self.run = InProcess(capfd, cli, "buffer-delta", EXIT_CODES)
+
+    def load(self, *args: object) -> Any:
+        return self.run(
+            *("load", "--store", self.queue, "--table", self.table, "--available-now", "--fenced-wait-s", 0.5),
+            *("--set", "gc_enabled=false", "--set", "retry_attempts=1", *args),
+        )
+
+    def load_json(self, *args: object) -> Any:
+        return self.load("--format", "json", "--schema", "id BIGINT", *args)
+
+
+@pytest.fixture
+def place(tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Place:
+    return Place(tmp_path, capfd)
+
+
+def test_should_load_exactly_once_and_tell_its_progress(place: Place, spark: SparkSession) -> None:
+    fill(place.queue, *numbered(3))
+    ran = place.load_json("--json", "--max-batches-per-commit", 2)
+    assert ran.code == 0, ran.err
+    lines = [json.loads(line) for line in ran.out.splitlines()]
+    assert [(line["first"], line["last"], line["rows"]) for line in lines] == [(0, 1, 20), (2, 2, 10)]
+    again = place.load_json()
+    assert (again.code, again.out) == (0, "there was nothing to load\n")
+    assert_exactly_once(spark, place.table, 30)
+
+
+def test_should_compare_queue_ledger_and_table(place: Place) -> None:
+    fill(place.queue, *numbered(2))
+    assert place.load_json().code == 0
+    fill(place.queue, *numbered(1, start=20))
+    status = place.run("status", "--store", place.queue, "--json").json()
+    assert status["length"] == 1
+    assert (status["plan"]["last"], status["plan"]["state"]) == (1, "done")
+    (table,) = status["tables"]
+    assert (table["committed"], table["lag_batches"], table["problem"]) == (1, 1, None)
+    said = place.run("status", "--store", place.queue)
+    assert said.code == 0
+    assert str(place.table) in said.out
+
+
+def test_should_end_with_5_where_batches_or_rows_are_gone(place: Place) -> None:
+    fill(place.queue, *numbered(2))
+    assert place.load_json("--max-batches-per-commit", 1).code == 0
+    fill(place.queue, *numbered(2))
+    with Consumer.new(ConsumerConfig(store=str(place.queue), gc_enabled=False), 1) as thief:
+        thief.next_descriptors(1)
+        thief.ack_through(2)
+    gap = place.load_json()
+    assert gap.code == 5
+    assert "on_gap='skip'" in gap.err
+    (table,) = place.run("status", "--store", place.queue, "--json").json()["tables"]
+    assert table["problem"] == "a gap: the queue goes on at 3"
+    assert place.load_json("--on-gap", "skip").code == 0
+
+
+def test_should_end_with_2_when_the_queue_feeds_another_table(place: Place, tmp_path: Path) -> None:
+    fill(place.queue, *numbered(1))
+    assert place.load_json().code == 0
+    ran = place.load_json("--table", tmp_path / "other")
+    assert ran.code == 2
+    assert "One queue feeds one app" in ran.err
+
+
+def test_should_end_with_4_when_blocked_and_go_on_when_unblocked(place: Place, spark: SparkSession) -> None:
+    fill(place.queue, *numbered(2))
+    location = (
+        place.queue / next(iter(Manifest.from_bytes((place.queue / "ingest/manifest").read_bytes()))).location
+    )
+    whole = location.read_bytes()
+    location.write_bytes(b"damaged")
+    settings = ("--set", "max_delivery_attempts=1", "--set", "retry_attempts=3", "--set", "retry_max_s=0.01")
+    ran = place.load_json(*settings)
+    assert ran.code == 4, ran.err
+    assert "buffer-delta unblock" in ran.err
+    assert "blocked" in place.run("status", "--store", place.queue).out
+    location.write_bytes(whole)
+    assert place.load_json().code == 4  # until an operator says so
+    assert place.run("unblock", "--store", place.queue).code == 0
+    assert place.load_json().code == 0
+    assert_exactly_once(spark, place.table, 20)
+
+
+def test_should_wait_before_it_ends_with_3(place: Place) -> None:
+    fill(place.queue, *numbered(1))
+    _stolen[:] = [str(place.queue)]
+    started = time.monotonic()
+    ran = place.load_json("--transform", f"{__name__}:steal")
+    _stolen.clear()
+    assert ran.code == 3, ran.err
+    assert time.monotonic() - started > 0.5
+    assert "another loader took over; ending in 0.5 s" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_should_send_bad_records_to_the_dead_letters(place: Place, spark: SparkSession) -> None:
+    fill(place.queue, [b'{"id": 0}', b"not json", b'{"id": 1}'])
+    ran = place.load_json("--dead-letters", place.dead, "--json")
+    assert ran.code == 0, ran.err
+    assert json.loads(ran.out)["dead_letters"] == 1
+    assert spark.read.format("delta").load(str(place.dead)).count() == 1
+
+
+def test_should_say_what_spark_says_in_one_line(place: Place) -> None:
+    fill(place.queue, *numbered(1))
+    ran = place.load_json("--transform", f"{__name__}:failing")
+    assert ran.code == 1
+    assert "/no/such/folder" in ran.err
+    assert "Traceback" not in ran.err
+    assert "at org.apache.spark" not in ran.err

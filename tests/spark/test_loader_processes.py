@@ -1,0 +1,194 @@
+"""Loaders in processes of their own: stopped, woken and killed at every step, on real Delta tables."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.processes import LoaderProcess
+from tests.spark.queues import assert_exactly_once, numbered, produce
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+Config = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LoaderProcess, LoaderProcess]]:
+    """Two loader processes that live through the tests that do not kill them: a Spark start is slow."""
+    processes = [LoaderProcess(tmp_path_factory.mktemp("pair")) for _ in range(2)]
+    try:
+        for process in processes:
+            process.wait_for("ready")
+        yield processes[0], processes[1]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    def config(**settings: Any) -> dict[str, Any]:
+        return {
+            "store": str(tmp_path / "queue"),
+            "table": str(tmp_path / "table"),
+            "format": {"type": "json", "schema": "id BIGINT"},
+            "max_batches_per_commit": 3,
+            "gc_enabled": False,
+            **settings,
+        }
+
+    return config
+
+
+def appended(config: dict[str, Any]) -> str:
+    return f"appended {config['table']}"
+
+
+def committed(config: dict[str, Any]) -> str:
+    return f"committed {config['table']}"
+
+
+def test_should_load_once_when_a_zombie_wakes_after_its_plan(
+    spark: SparkSession, pair: tuple[LoaderProcess, LoaderProcess], tmp_path: Path, config: Config
+) -> None:
+    """A planned 0..2 and stalls before its commit; B takes over, meets a longer queue, commits; A goes on."""
+    a, b = pair
+    produce(tmp_path / "queue", numbered(3))
+    a.start(config(), pause_at=["planned"])
+    a.wait_for(at="planned")
+    a.freeze()
+    produce(tmp_path / "queue", numbered(4, start=30))
+    b.start(config(max_batches_per_commit=10))
+    done = b.finish()["done"]
+    assert (done["first"], done["last"]) == (3, 6), "B replays A's plan 0..2, then goes on"
+    a.thaw()
+    a.go()
+    assert a.finish()["error"] == "Fenced"
+    assert_exactly_once(spark, tmp_path / "table", 70)
+
+
+def test_should_load_once_when_the_zombie_commits_first(
+    spark: SparkSession, pair: tuple[LoaderProcess, LoaderProcess], tmp_path: Path, config: Config
+) -> None:
+    """B has read A's plan and stalls in turn; A wakes and commits the range; B commits it again: skipped."""
+    a, b = pair
+    produce(tmp_path / "queue", numbered(3))
+    a.start(config(), pause_at=["decoded"])
+    a.wait_for(at="decoded")
+    a.freeze()
+    produce(tmp_path / "queue", numbered(2, start=30))
+    b.start(config(max_batches_per_commit=10), pause_at=["decoded"])
+    b.wait_for(at="decoded")
+    b.freeze()
+    a.thaw()
+    a.go()
+    assert a.finish()["error"] == "Fenced", "its commit landed, its ack did not"
+    b.thaw()
+    b.go()
+    assert b.finish()["done"]["last"] == 4
+    assert_exactly_once(spark, tmp_path / "table", 50)
+
+
+def test_should_load_once_when_a_zombie_wakes_before_its_ack(
+    spark: SparkSession, pair: tuple[LoaderProcess, LoaderProcess], tmp_path: Path, config: Config
+) -> None:
+    a, b = pair
+    produce(tmp_path / "queue", numbered(5))
+    a.start(config(), pause_at=[committed(config())])
+    a.wait_for(at=committed(config()))
+    a.freeze()
+    b.start(config(), pause_at=["planned"])
+    b.wait_for(at="planned")
+    b.freeze()
+    a.thaw()
+    a.go()
+    assert a.finish()["error"] == "Fenced"
+    a.start(config())  # and a third one takes over from B, which stands before its commit
+    assert a.finish()["done"]["last"] == 4
+    b.thaw()
+    b.go()
+    assert b.finish()["error"] == "Fenced"
+    assert_exactly_once(spark, tmp_path / "table", 50)
+
+
+@pytest.mark.parametrize("ledger", ["fresh queue", "known queue"])
+def test_should_let_one_of_two_loaders_win_when_they_start_at_once(
+    spark: SparkSession,
+    pair: tuple[LoaderProcess, LoaderProcess],
+    tmp_path: Path,
+    config: Config,
+    ledger: str,
+) -> None:
+    a, b = pair
+    records = 0
+    if ledger == "known queue":
+        records += produce(tmp_path / "queue", numbered(1))
+        a.start(config())
+        a.finish()
+    records += produce(tmp_path / "queue", numbered(8, start=records))
+    a.start(config(max_batches_per_commit=1))
+    b.start(config(max_batches_per_commit=1))
+    ends = [a.finish(), b.finish()]
+    assert any("done" in end for end in ends), ends
+    assert all("done" in end or end["error"] == "Fenced" for end in ends), ends
+    assert_exactly_once(spark, tmp_path / "table", records)
+
+
+def test_should_finish_the_commit_in_hand_on_sigterm(
+    spark: SparkSession, pair: tuple[LoaderProcess, LoaderProcess], tmp_path: Path, config: Config
+) -> None:
+    a, _ = pair
+    produce(tmp_path / "queue", numbered(6))
+    a.start(config(), pause_at=["planned"])
+    a.wait_for(at="planned")
+    a.signal(signal.SIGTERM)
+    a.go()
+    assert a.finish()["done"]["last"] == 2, "the first range is committed and acked, the second not begun"
+    assert_exactly_once(spark, tmp_path / "table", 30)
+    a.start(config())
+    assert a.finish()["done"]["last"] == 5
+    assert_exactly_once(spark, tmp_path / "table", 60)
+
+
+def test_should_load_once_when_killed_after_every_step(spark: SparkSession, tmp_path: Path, config: Config) -> None:
+    """kill -9 after each line of the loop, with two tables; each run meets what the one before left behind."""
+    dead = str(tmp_path / "dead")
+    settings = config(dead_letters=dead)
+    steps = [
+        "bound",
+        "claimed",
+        "entered",
+        "planned",
+        "decoded",
+        "split",
+        appended(settings),
+        committed(settings),
+        f"appended {dead}",
+        f"committed {dead}",
+        "acked",
+    ]
+    records = 0
+    for step in steps:
+        records += produce(tmp_path / "queue", numbered(2, start=records))
+        process = LoaderProcess(tmp_path)
+        try:
+            process.wait_for("ready")
+            process.start(settings, die_at=step)
+            process.wait_dead()
+        finally:
+            process.kill()
+    last = LoaderProcess(tmp_path)
+    try:
+        last.wait_for("ready")
+        last.start(settings)
+        assert "done" in last.finish()
+    finally:
+        last.kill()
+    assert_exactly_once(spark, tmp_path / "table", records)
+    assert spark.read.format("delta").load(dead).count() == 0

@@ -1,0 +1,185 @@
+"""States that a loader must not go on from: each is refused with the way out, and nothing is committed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from buffer.errors import BufferQueueError, LedgerLost, ManifestLost, QueueBehindConsumer
+from buffer.manifest import Manifest
+from buffer.store.open import open_store
+from buffer_delta.config import LoaderConfig
+from buffer_delta.errors import LedgerBehind, QueueBound, SequenceGap, TableReplaced, TableRewritten
+from buffer_delta.loader import Loader
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
+from tests.spark.queues import assert_exactly_once, ids, numbered, produce
+
+pytestmark = pytest.mark.spark
+
+MANIFEST = "ingest/manifest"
+LEDGER = "ingest/manifest.ledger"
+
+Load = Callable[..., Any]
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Path:
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+@pytest.fixture
+def load(spark: SparkSession, queue: Path, table: Path) -> Load:
+    def load(**settings: Any) -> Any:
+        settings = {
+            "store": str(queue),
+            "table": str(table),
+            "format": {"type": "json", "schema": "id BIGINT"},
+            "gc_enabled": False,
+            **settings,
+        }
+        return Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+
+    return load
+
+
+def epoch(queue: Path) -> int:
+    return Manifest.from_bytes((queue / MANIFEST).read_bytes()).epoch
+
+
+def refused(queue: Path, load: Load, error: type[BufferQueueError], match: str, **settings: Any) -> None:
+    """Refused, before anything was claimed."""
+    before = epoch(queue)
+    with pytest.raises(error, match=match):
+        load(**settings)
+    assert epoch(queue) == before
+
+
+def test_should_refuse_when_the_ledger_was_deleted(spark: SparkSession, queue: Path, table: Path, load: Load) -> None:
+    produce(queue, numbered(2))
+    load(app_id="app")
+    (queue / LEDGER).unlink()
+    produce(queue, numbered(1, start=20))
+    refused(queue, load, LedgerLost, "adopt=True")
+    load(adopt=True, app_id="app")
+    assert_exactly_once(spark, table, 30)
+    produce(queue, numbered(1, start=30))
+    load()
+    assert_exactly_once(spark, table, 40)
+
+
+def test_should_refuse_another_app_id(queue: Path, load: Load) -> None:
+    produce(queue, numbered(1))
+    load(app_id="one")
+    refused(queue, load, QueueBound, "one.*two", app_id="two")
+
+
+def test_should_refuse_other_tables(queue: Path, tmp_path: Path, load: Load) -> None:
+    produce(queue, numbered(1))
+    load()
+    refused(queue, load, QueueBound, "elsewhere", table=str(tmp_path / "elsewhere"))
+    refused(queue, load, QueueBound, "dead", dead_letters=str(tmp_path / "dead"))
+
+
+def test_should_refuse_a_manifest_put_back_from_a_backup(queue: Path, tmp_path: Path, load: Load) -> None:
+    produce(queue, numbered(2))
+    shutil.copy(queue / MANIFEST, tmp_path / "backup")
+    load()
+    produce(queue, numbered(2, start=20))
+    load()
+    shutil.copy(tmp_path / "backup", queue / MANIFEST)
+    refused(queue, load, ManifestLost, "backup")
+    # New batches fill the sequences up again, and still it is not the queue that was loaded.
+    produce(queue, numbered(4, start=100))
+    refused(queue, load, ManifestLost, "backup")
+
+
+def test_should_refuse_a_manifest_that_is_gone(queue: Path, load: Load) -> None:
+    produce(queue, numbered(2))
+    load()
+    (queue / MANIFEST).unlink()
+    with pytest.raises(ManifestLost, match="gone"):
+        load()
+    assert not (queue / MANIFEST).exists()
+
+
+def test_should_refuse_a_table_that_is_ahead_of_the_queue(queue: Path, tmp_path: Path, load: Load) -> None:
+    produce(queue, numbered(5))
+    load(app_id="app")
+    other = tmp_path / "other"
+    produce(other, numbered(2))
+    refused(other, load, LedgerBehind, "another queue", store=str(other), app_id="app")
+    with pytest.raises(QueueBehindConsumer, match="4"):
+        load(store=str(other), app_id="app", adopt=True)
+
+
+def test_should_refuse_an_app_id_that_another_queue_used(
+    spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
+) -> None:
+    produce(queue, numbered(2))
+    load(app_id="app")
+    other = tmp_path / "other"
+    produce(other, numbered(8, start=1000))
+    refused(other, load, LedgerBehind, "another app_id", store=str(other), app_id="app")
+    assert ids(spark, table) == list(range(20))
+
+
+def test_should_refuse_a_queue_that_starts_beyond_the_table(
+    spark: SparkSession, queue: Path, table: Path, load: Load
+) -> None:
+    produce(queue, numbered(2))
+    load()
+    produce(queue, numbered(3, start=20))
+    store = open_store(str(queue))
+    seen = store.get(MANIFEST)
+    store.put(MANIFEST, Manifest.from_bytes(seen.data).dequeue(3).to_bytes())
+    with pytest.raises(SequenceGap, match="on_gap='skip'") as error:
+        load()
+    assert (error.value.committed, error.value.earliest) == (1, 4)
+    assert ids(spark, table) == list(range(20))
+    load(on_gap="skip")
+    assert ids(spark, table) == [*range(20), *range(40, 50)]
+
+
+def test_should_refuse_a_table_that_was_dropped_and_made_again(
+    spark: SparkSession, queue: Path, table: Path, load: Load
+) -> None:
+    for start in (0, 10):  # the second plan knows the table's id
+        produce(queue, numbered(1, start=start))
+        load()
+    shutil.rmtree(table)
+    refused(queue, load, TableReplaced, "dropped since")
+    spark.sql(f"CREATE TABLE delta.`{table}` (id BIGINT) USING delta")
+    refused(queue, load, TableReplaced, "made again")
+    produce(queue, numbered(1, start=20))
+    load(on_gap="skip", merge_schema=True)
+    assert ids(spark, table) == list(range(20, 30))
+
+
+@pytest.mark.parametrize("how", ["RESTORE", "REPLACE"])
+def test_should_report_that_rows_were_taken_back(
+    spark: SparkSession, queue: Path, table: Path, load: Load, how: str
+) -> None:
+    produce(queue, numbered(1))
+    load()
+    produce(queue, numbered(1, start=10))
+    load()
+    if how == "RESTORE":
+        DeltaTable.forPath(spark, str(table)).restoreToVersion(0)
+    else:
+        columns = spark.read.format("delta").load(str(table)).schema
+        DeltaTable.createOrReplace(spark).location(str(table)).addColumns(columns).execute()
+    produce(queue, numbered(1, start=20))
+    refused(queue, load, TableRewritten, f"(?i){how}")
+    load(on_gap="skip")
+    load()
+    assert set(ids(spark, table)) >= set(range(20, 30))

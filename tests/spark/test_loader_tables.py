@@ -1,0 +1,158 @@
+"""Several tables: routing, dead letters, poison batches, and what happens between two commits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from buffer.store.open import open_store
+from buffer_delta.config import LoaderConfig
+from buffer_delta.errors import Blocked, RouteChanged
+from buffer_delta.journal import Journal
+from buffer_delta.loader import Loader
+from buffer.clock import SystemClock
+from pyspark.sql import SparkSession
+
+from tests.spark.queues import assert_exactly_once, ids, numbered, produce
+
+pytestmark = pytest.mark.spark
+
+
+class Crash(RuntimeError):
+    """Stands for the end of the process: nothing after it runs."""
+
+
+def events(count: int, start: int = 0) -> list[bytes]:
+    kinds = ("click", "view", "other")
+    return [json.dumps({"id": i, "kind": kinds[i % 3]}).encode() for i in range(start, start + count)]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "store": str(tmp_path / "queue"),
+        "table": str(tmp_path / "rest"),
+        "format": {"type": "json", "schema": "id BIGINT, kind STRING"},
+        "route_by": "kind",
+        "routes": {"click": str(tmp_path / "clicks"), "view": str(tmp_path / "views")},
+        "gc_enabled": False,
+        "retry_attempts": 1,
+    }
+
+
+def test_should_route_rows_by_a_column(spark: SparkSession, tmp_path: Path, settings: dict[str, Any]) -> None:
+    produce(tmp_path / "queue", [events(30)])
+    progress = Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+    assert progress is not None
+    assert progress.rows == 30
+    assert ids(spark, tmp_path / "clicks") == list(range(0, 30, 3))
+    assert ids(spark, tmp_path / "views") == list(range(1, 30, 3))
+    assert ids(spark, tmp_path / "rest") == list(range(2, 30, 3))
+
+
+def crash_at(step: str) -> Any:
+    def reached(now: str) -> None:
+        if now == step:
+            raise Crash(step)
+
+    return reached
+
+
+def crash_between_tables(spark: SparkSession, tmp_path: Path, settings: dict[str, Any]) -> None:
+    produce(tmp_path / "queue", [events(30), events(30, start=30)])
+    with pytest.raises(Crash):
+        Loader(spark, LoaderConfig(**settings), reached=crash_at(f"committed {tmp_path / 'clicks'}")).run(
+            available_now=True
+        )
+    assert len(ids(spark, tmp_path / "clicks")) == 20
+    assert not (tmp_path / "views" / "_delta_log").exists()
+
+
+def test_should_complete_the_other_tables_after_a_crash_between_commits(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    crash_between_tables(spark, tmp_path, settings)
+    produce(tmp_path / "queue", [events(30, start=60)])
+    Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+    assert ids(spark, tmp_path / "clicks") == list(range(0, 90, 3))
+    assert ids(spark, tmp_path / "views") == list(range(1, 90, 3))
+    assert ids(spark, tmp_path / "rest") == list(range(2, 90, 3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"route_by": lambda frame: frame["kind"]},
+        {"format": {"type": "json", "schema": "id BIGINT, kind STRING, more STRING"}},
+    ],
+    ids=["routing", "schema"],
+)
+def test_should_refuse_a_changed_configuration_in_the_middle_of_a_plan(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], change: dict[str, Any]
+) -> None:
+    crash_between_tables(spark, tmp_path, settings)
+    with pytest.raises(RouteChanged, match="0\\.\\.1"):
+        Loader(spark, LoaderConfig(**settings | change)).run(available_now=True)
+    Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+    assert ids(spark, tmp_path / "views") == list(range(1, 60, 3))
+    produce(tmp_path / "queue", [events(30, start=60)])
+    Loader(spark, LoaderConfig(**settings | change, merge_schema=True)).run(available_now=True)
+    assert ids(spark, tmp_path / "rest") == list(range(2, 90, 3))
+
+
+def poison(tmp_path: Path, sequence: int) -> None:
+    """Damage the batch object of one sequence."""
+    from buffer.manifest import Manifest
+
+    store = open_store(str(tmp_path / "queue"))
+    entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(sequence)
+    assert entry is not None
+    store.put(entry.location, b"this is no batch")
+
+
+def poisoned(tmp_path: Path, **more: Any) -> LoaderConfig:
+    produce(tmp_path / "queue", numbered(4))
+    poison(tmp_path, 2)
+    return LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        format={"type": "json", "schema": "id BIGINT"},
+        gc_enabled=False,
+        max_delivery_attempts=2,
+        retry_max_s=0.01,
+        **more,
+    )
+
+
+def test_should_send_a_poison_batch_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+    config = poisoned(tmp_path, dead_letters=str(tmp_path / "dead"))
+    progress = Loader(spark, config).run(available_now=True)
+    assert progress is not None
+    assert (progress.rows, progress.dead_letters, progress.attempts) == (30, 1, 3)
+    assert ids(spark, tmp_path / "table") == [*range(20), *range(30, 40)]
+    letter = spark.read.format("delta").load(str(tmp_path / "dead")).first()
+    assert letter is not None
+    assert (letter._sequence, letter._index) == (2, -1)
+
+
+def test_should_block_on_a_poison_batch_until_unblocked(spark: SparkSession, tmp_path: Path) -> None:
+    config = poisoned(tmp_path)
+    with pytest.raises(Blocked, match="unblock"):
+        Loader(spark, config).run(available_now=True)
+    with pytest.raises(Blocked):
+        Loader(spark, config).run(available_now=True)
+    assert ids(spark, tmp_path / "table") == []
+    store = open_store(str(tmp_path / "queue"))
+    from buffer.batch import encode_batch
+    from buffer.manifest import Manifest
+
+    entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(2)
+    assert entry is not None
+    store.put(entry.location, encode_batch(numbered(4)[2], "none"))
+    released = Journal(store, "ingest/manifest", SystemClock()).unblock(skip=False)
+    assert released is not None
+    assert list(released.batches) == [2]
+    Loader(spark, config).run(available_now=True)
+    assert_exactly_once(spark, tmp_path / "table", 40)

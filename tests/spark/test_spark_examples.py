@@ -1,0 +1,75 @@
+"""The examples that need Spark. Where a session of their own is the point, they are programs; else they share ours."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from pyspark.sql import SparkSession
+from tests.cli_support import fill
+from tests.spark.queues import assert_exactly_once, numbered
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+PROGRAM_TIMEOUT_S = 180
+
+
+def test_should_run_the_quickstart(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "quickstart.py"), run_name="__main__")
+    out = capsys.readouterr().out
+    assert "produced 1000 entries as batch 0 of to-load" in out
+    assert "consumed batch 0: 1000 entries" in out
+    assert "first run: batches 0..0: 1,000 rows" in out
+    assert "second run: there was nothing left to load" in out
+    assert spark.read.format("delta").load(str(tmp_path / "orders")).count() == 1000
+
+
+def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> None:
+    fill(tmp_path / "queue", *numbered(2))
+    submit = Path(sys.executable).with_name("spark-submit")
+    packages = "io.delta:delta-spark_4.2_2.13:4.4.0"
+    done = subprocess.run(
+        [
+            *(submit, "--master", "local[2]", "--packages", packages, "--conf", "spark.ui.enabled=false"),
+            *("--driver-java-options", "-XX:TieredStopAtLevel=1", EXAMPLES / "loader_job.py"),
+            *("--store", tmp_path / "queue", "--table", tmp_path / "events", "--available-now", "--json"),
+            *("--format", "json", "--schema", "id BIGINT"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_S,
+        cwd=tmp_path,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert '"rows": 20' in done.stdout
+    assert_exactly_once(spark, tmp_path / "events", 20)
+
+
+def test_should_run_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BUFFER_STORE", "EXPLORE_TABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
+    client = NotebookClient(
+        notebook, timeout=PROGRAM_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    )
+    client.execute()  # raises at the first cell that fails
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    kinds = [kind for output in shown for kind in output.get("data", {})]
+    assert kinds.count("image/png") == 2  # arrival and lag; from produce to table
+    html = " ".join(output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {}))
+    assert "<caption>Queue</caption>" in html
+    assert "<caption>Loader</caption>" in html
+    assert "<caption>Progress</caption>" in html
+    assert "records in that version" in html

@@ -1,0 +1,466 @@
+"""DeltaTarget on real Delta tables: positions, appends, conflicts, and what happened to a table meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from buffer.errors import InvalidInput
+from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
+from buffer_delta.table import Commit, DeltaTarget, log_store_warnings, path_of, retention_warnings
+
+APP = "buffer/01TEST"
+
+
+@pytest.fixture
+def target(spark: SparkSession, tmp_path: Path) -> DeltaTarget:
+    return DeltaTarget(spark, str(tmp_path / "table"))
+
+
+@pytest.fixture
+def database(spark: SparkSession) -> Iterator[str]:
+    spark.sql("CREATE DATABASE lake")
+    yield "lake"
+    spark.sql("DROP DATABASE lake CASCADE")
+
+
+def rows(spark: SparkSession, count: int = 3) -> DataFrame:
+    return spark.range(0, count, 1, 1)
+
+
+def append(target: DeltaTarget, df: DataFrame, last: int, *, first: int = 0, epoch: int = 1) -> Commit:
+    return target.append(df, app_id=APP, first=first, last=last, epoch=epoch, entries=last - first + 1)
+
+
+def count(spark: SparkSession, target: DeltaTarget) -> int:
+    return spark.read.format("delta").load(target.name).count()
+
+
+def commit_by_another_process(table: Path, version: int, *, app_id: str, last: int) -> None:
+    """What a writer in another process leaves behind: one more file in the log, unknown to this JVM."""
+    action = {"txn": {"appId": app_id, "version": last, "lastUpdated": 0}}
+    (table / "_delta_log" / f"{version:020d}.json").write_text(json.dumps(action) + "\n")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("/data/t", "/data/t"),
+        ("./t", "./t"),
+        (".hidden", ".hidden"),
+        ("data/t", "data/t"),
+        ("s3a://bucket/t", "s3a://bucket/t"),
+        ("delta.`/data/t`", "/data/t"),
+        ("DELTA.`/data/with``tick`", "/data/with`tick"),
+        ("events", None),
+        ("db.events", None),
+        ("cat.db.events", None),
+        ("delta.events", None),
+    ],
+)
+def test_should_tell_paths_from_catalog_names(name: str, path: str | None) -> None:
+    assert path_of(name) == path
+
+
+def test_should_refuse_partitioning_with_clustering(spark: SparkSession) -> None:
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        DeltaTarget(spark, "t", partition_by=["a"], cluster_by=["b"])
+
+
+# Positions and appends
+
+
+def test_should_know_nothing_of_a_table_that_is_not_there(target: DeltaTarget) -> None:
+    assert target.committed(APP) is None
+    assert target.table_id() is None
+    assert target.schema() is None
+    assert target.rewritten_since(APP) is None
+    assert not Path(target.name).exists()
+
+
+def test_should_commit_rows_and_position_in_one_version(spark: SparkSession, target: DeltaTarget) -> None:
+    commit = append(target, rows(spark, 7), 4)
+
+    assert (commit.rows, commit.files, commit.committed, commit.skipped) == (7, 1, 4, False)
+    assert commit.bytes > 0
+    assert commit.seconds > 0
+    log = Path(target.name, "_delta_log", f"{commit.version:020d}.json").read_text()
+    assert json.loads(json.loads(log.splitlines()[0])["commitInfo"]["userMetadata"]) == {
+        "app_id": APP,
+        "first": 0,
+        "last": 4,
+        "epoch": 1,
+        "entries": 5,
+    }
+    assert '"txn"' in log
+    assert '"add"' in log
+
+
+def test_should_keep_apps_apart(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    assert target.committed("another") is None
+    target.append(rows(spark), app_id="another", first=0, last=0, epoch=1)
+    assert target.committed("another") == 0
+    assert target.committed(APP) == 4
+
+
+def test_should_report_a_commit_that_delta_skipped(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 20)
+    for last in (20, 15):
+        commit = append(target, rows(spark), last)
+        assert commit.skipped
+        assert (commit.version, commit.rows, commit.files, commit.committed) == (None, 0, 0, 20)
+    assert count(spark, target) == 3
+
+
+def test_should_record_progress_with_no_rows(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    commit = append(target, rows(spark, 0), 5, first=5)
+    assert not commit.skipped
+    assert commit.committed == target.committed(APP) == 5
+    assert count(spark, target) == 3
+
+
+def test_should_see_a_commit_of_another_process_at_once(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    assert target.committed(APP) == 4
+    commit_by_another_process(Path(target.name), 2, app_id=APP, last=9)
+    assert target.committed(APP) == 9
+    assert append(target, rows(spark), 9).skipped
+
+
+def test_should_find_its_own_commit_among_others(spark: SparkSession, target: DeltaTarget) -> None:
+    """Another writer may commit between our write and our look at the log."""
+    append(target, rows(spark), 4)
+    before = target._log.newest()
+    assert before is not None
+    note = json.dumps({"app_id": APP, "first": 0, "last": 4, "epoch": 1, "entries": 5})
+    for version in (2, 3):
+        commit_by_another_process(Path(target.name), version, app_id="another", last=version)
+    after = target._log.newest()
+    assert after is not None
+    assert after.version == 3
+    assert target._find_commit(note, 0, after)[0] == 1
+    assert target._find_commit(note, 1, after)[0] is None
+
+
+def test_should_read_positions_in_a_few_milliseconds(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    target.committed(APP)
+    best = min(_seconds(lambda: target.committed(APP)) for _ in range(20))
+    assert best < 0.05, f"{best * 1000:.0f} ms: does it run a Spark job?"
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def test_should_work_by_catalog_name(spark: SparkSession, database: str) -> None:
+    target = DeltaTarget(spark, f"{database}.events")
+    assert target.committed(APP) is None
+    assert target.table_id() is None
+    assert append(target, rows(spark, 5), 4).rows == 5
+    assert append(target, rows(spark, 5), 4).skipped
+    assert append(target, rows(spark, 0), 5, first=5).committed == 5
+    assert spark.table(f"{database}.events").count() == 5
+    by_three_parts = DeltaTarget(spark, f"spark_catalog.{database}.events")
+    assert by_three_parts.committed(APP) == 5
+    assert by_three_parts.table_id() == target.table_id()
+    assert DeltaTarget(spark, f"spark_catalog.{database}.none").committed(APP) is None
+    assert DeltaTarget(spark, "nobody.none").table_id() is None
+
+
+def test_should_work_with_a_quoted_path(spark: SparkSession, tmp_path: Path) -> None:
+    target = DeltaTarget(spark, f"delta.`{tmp_path}/a #b%20c ü`")
+    append(target, rows(spark), 0)
+    assert (tmp_path / "a #b%20c ü" / "_delta_log").is_dir()
+    assert target.committed(APP) == 0
+
+
+# Creation
+
+
+def test_should_create_the_table_as_asked(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 4, 1, 1).selectExpr("id", "id % 2 AS part")
+    partitioned = DeltaTarget(
+        spark,
+        str(tmp_path / "p"),
+        partition_by=["part"],
+        properties={"delta.appendOnly": "true", "owner": "me"},
+    )
+    append(partitioned, df, 0)
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{partitioned.name}`").first()
+    assert detail is not None
+    assert detail.partitionColumns == ["part"]
+    assert detail.properties["delta.appendOnly"] == "true"
+    assert detail.properties["owner"] == "me"
+    clustered = DeltaTarget(spark, str(tmp_path / "c"), cluster_by=["part"])
+    append(clustered, df, 0)
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{clustered.name}`").first()
+    assert detail is not None
+    assert detail.clusteringColumns == ["part"]
+    assert append(clustered, df, 1).rows == 4
+
+
+def test_should_end_well_when_several_create_the_table_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    results: list[Commit | BaseException] = []
+
+    def load(last: int) -> None:
+        target = DeltaTarget(spark, str(tmp_path / "t"), properties={"a": "b"})
+        try:
+            results.append(target.append(rows(spark), app_id=f"app{last}", first=0, last=last, epoch=1))
+        except BaseException as error:  # noqa: BLE001  # shown by the assertion below, in the main thread
+            results.append(error)
+
+    threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(result) for result in results] == [Commit] * 4, results
+    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 12
+
+
+def test_should_not_touch_a_folder_that_holds_something_else(spark: SparkSession, tmp_path: Path) -> None:
+    rows(spark).write.parquet(str(tmp_path / "t"))
+    target = DeltaTarget(spark, str(tmp_path / "t"))
+    with pytest.raises(AnalysisException):
+        append(target, rows(spark), 0)
+
+
+# Conflicts
+
+
+def _gated(spark: SparkSession, folder: Path) -> DataFrame:
+    """A DataFrame whose rows come only after the file `folder/go` was made; it makes `folder/waiting` before."""
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pathlib
+        import time
+
+        pathlib.Path(folder, "waiting").touch()
+        deadline = time.monotonic() + 60
+        while not pathlib.Path(folder, "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        yield from batches
+
+    return spark.range(0, 3, 1, 1).mapInArrow(wait, "id long")
+
+
+def _while_writing(folder: Path, write: Callable[[], Any], meanwhile: Callable[[], Any]) -> Any:
+    """Run `meanwhile` after `write` has begun its transaction and before it commits; return what `write` did."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(write())
+        except BaseException as error:  # noqa: BLE001  # handed to the main thread
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 60
+        while not (folder / "waiting").exists() and time.monotonic() < deadline and thread.is_alive():
+            time.sleep(0.02)
+        meanwhile()
+    finally:
+        (folder / "go").touch()
+        thread.join()
+    return outcome[0]
+
+
+def test_should_report_a_concurrent_commit_of_the_same_app(
+    spark: SparkSession, target: DeltaTarget, tmp_path: Path
+) -> None:
+    append(target, rows(spark), 4)
+    error = _while_writing(
+        tmp_path,
+        lambda: append(target, _gated(spark, tmp_path), 9, first=5),
+        lambda: append(DeltaTarget(spark, target.name), rows(spark), 9, first=5),
+    )
+    assert isinstance(error, ConcurrentCommit)
+    assert (error.reason, error.table, error.last) == ("ConcurrentTransactionException", target.name, 9)
+    assert target.committed(APP) == 9
+    assert count(spark, target) == 6
+
+
+def test_should_report_a_concurrent_change_of_the_table(
+    spark: SparkSession, target: DeltaTarget, tmp_path: Path
+) -> None:
+    append(target, rows(spark), 4)
+    error = _while_writing(
+        tmp_path,
+        lambda: append(target, _gated(spark, tmp_path), 9, first=5),
+        lambda: spark.sql(f"ALTER TABLE delta.`{target.name}` SET TBLPROPERTIES ('a' = 'b')"),
+    )
+    assert isinstance(error, ConcurrentCommit)
+    assert error.reason == "MetadataChangedException"
+    assert target.committed(APP) == 4
+
+
+def test_should_not_mind_commits_of_other_apps(spark: SparkSession, target: DeltaTarget, tmp_path: Path) -> None:
+    append(target, rows(spark), 4)
+    commit = _while_writing(
+        tmp_path,
+        lambda: append(target, _gated(spark, tmp_path), 9, first=5),
+        lambda: DeltaTarget(spark, target.name).append(rows(spark), app_id="another", first=0, last=0, epoch=1),
+    )
+    assert isinstance(commit, Commit)
+    assert commit.committed == 9
+    assert count(spark, target) == 9
+
+
+# Schemas
+
+
+def test_should_name_the_columns_that_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
+    for name in (str(tmp_path / "t"), "t_mismatch"):
+        target = DeltaTarget(spark, name)
+        append(target, spark.sql("SELECT 1L AS id, 'x' AS name"), 0)
+        with pytest.raises(SchemaMismatch, match="merge_schema=True") as caught:
+            append(target, spark.sql("SELECT 1L AS id, 'x' AS name, true AS extra"), 1)
+        assert caught.value.columns == ("extra",)
+        with pytest.raises(SchemaMismatch, match=r"name \(table: string, rows: array<int>\)"):
+            append(target, spark.sql("SELECT 1L AS id, array(1) AS name"), 1)
+        assert target.committed(APP) == 0
+    spark.sql("DROP TABLE t_mismatch")
+
+
+def test_should_widen_the_table_when_told_to(spark: SparkSession, tmp_path: Path) -> None:
+    for name in (str(tmp_path / "t"), "t_widen"):
+        target = DeltaTarget(spark, name, merge_schema=True)
+        append(target, spark.sql("SELECT 1L AS id"), 0)
+        append(target, spark.sql("SELECT 2L AS id, named_struct('a', 1) AS s"), 1)
+        append(target, spark.sql("SELECT 3L AS id, named_struct('a', 1, 'b', 2) AS s"), 2)
+        schema = target.schema()
+        assert schema is not None
+        assert schema.simpleString() == "struct<id:bigint,s:struct<a:int,b:int>>"
+    spark.sql("DROP TABLE t_widen")
+
+
+# What happened to the table meanwhile
+
+
+def test_should_see_that_a_table_was_dropped_and_made_again(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    first = target.table_id()
+    assert first is not None
+    assert target.table_id() == first
+    shutil.rmtree(target.name)
+    assert target.table_id() is None
+    assert target.committed(APP) is None
+    append(target, rows(spark), 2)  # as many versions as before: only the id tells them apart
+    assert target.table_id() not in (None, first)
+    assert target.committed(APP) == 2
+
+
+def test_should_report_what_took_rows_back(spark: SparkSession, tmp_path: Path) -> None:
+    name = "t_rewritten"
+    actions = {
+        "RESTORE": f"RESTORE TABLE {name} TO VERSION AS OF 1",
+        "CREATE OR REPLACE TABLE": f"CREATE OR REPLACE TABLE {name} (id BIGINT) USING delta",
+        "REPLACE TABLE AS SELECT": f"REPLACE TABLE {name} USING delta AS SELECT 1L AS id",
+        "overwrite": f"INSERT OVERWRITE {name} VALUES (1L)",
+    }
+    target = DeltaTarget(spark, name)
+    append(target, rows(spark), 0)
+    for last, (operation, statement) in enumerate(actions.items(), start=1):
+        append(target, rows(spark), last, first=last)
+        assert target.rewritten_since(APP) is None
+        spark.sql(statement)
+        spark.sql(f"INSERT INTO {name} VALUES (5L)")
+        assert target.committed(APP) == last, "Delta keeps the transaction"
+        rewrite = target.rewritten_since(APP)
+        assert rewrite is not None
+        assert rewrite.operation == operation
+        assert rewrite.timestamp.startswith("20")
+        info = json.loads(_commit_line(spark, name, rewrite.version))["commitInfo"]
+        assert info["operation"] == ("WRITE" if operation == "overwrite" else operation)
+    spark.sql(f"DROP TABLE {name}")
+
+
+def _commit_line(spark: SparkSession, name: str, version: int) -> str:
+    detail = spark.sql(f"DESCRIBE DETAIL {name}").first()
+    assert detail is not None
+    return (
+        Path(detail.location.removeprefix("file:"), "_delta_log", f"{version:020d}.json")
+        .read_text()
+        .splitlines()[0]
+    )
+
+
+def test_should_not_report_what_leaves_our_rows_or_is_the_users_business(
+    spark: SparkSession, target: DeltaTarget
+) -> None:
+    table = f"delta.`{target.name}`"
+    append(target, rows(spark), 0)
+    append(target, rows(spark), 1)  # version 2
+    spark.sql(f"INSERT INTO {table} VALUES (77L)")
+    spark.sql(f"INSERT OVERWRITE {table} VALUES (1L)")
+    assert target.rewritten_since(APP) is not None
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 3")  # undoes the overwrite
+    spark.sql(f"DELETE FROM {table} WHERE id = 1")
+    spark.sql(f"UPDATE {table} SET id = 5 WHERE id = 2")
+    spark.sql(f"OPTIMIZE {table}")
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('a' = 'b')")
+    spark.range(1).write.format("delta").mode("overwrite").option("replaceWhere", "id = 0").save(target.name)
+    assert target.rewritten_since(APP) is None
+    spark.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1")  # the version before our last commit
+    rewrite = target.rewritten_since(APP)
+    assert rewrite is not None
+    assert rewrite.operation == "RESTORE"
+    append(target, rows(spark), 2)  # an operator has decided, the loader went on
+    assert target.rewritten_since(APP) is None
+
+
+def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 0)
+    for _ in range(11):  # beyond a checkpoint
+        rows(spark, 1).write.format("delta").mode("append").save(target.name)
+    for version in range(9):
+        Path(target.name, "_delta_log", f"{version:020d}.json").unlink()
+    assert target.committed(APP) == 0
+    assert target.rewritten_since(APP) is None
+
+
+# Preflight
+
+
+def test_should_warn_about_forgetful_transactions(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 0)
+    assert target.preflight() == []
+    spark.sql(
+        f"ALTER TABLE delta.`{target.name}` SET TBLPROPERTIES "
+        "('delta.setTransactionRetentionDuration' = 'interval 7 days')"
+    )
+    (warning,) = target.preflight()
+    assert "setTransactionRetentionDuration='interval 7 days'" in warning
+    assert retention_warnings("t", {}) == []
+
+
+def test_should_warn_about_logs_that_are_safe_with_one_driver_only() -> None:
+    assert log_store_warnings("t", "/data/t", {}) == []
+    assert log_store_warnings("t", "file:/data/t", {}) == []
+    assert log_store_warnings("t", "abfss://c@a/t", {}) == []
+    (warning,) = log_store_warnings("t", "s3a://bucket/t", {})
+    assert "one Spark driver" in warning
+    single = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}
+    assert log_store_warnings("t", "s3a://bucket/t", single)
+    several = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3DynamoDBLogStore"}
+    assert log_store_warnings("t", "s3a://bucket/t", several) == []
