@@ -1,1 +1,38 @@
-"""A durable buffer in object storage: producers append batches, one consumer reads them in order."""
+"""A durable buffer in object storage: producers append batches, one consumer reads them in order.
+
+    Producer, ProducerConfig      accept entries, batch, upload, append
+    Consumer, ConsumerConfig      claim, read in order, ack
+    FetchHandle, BatchDescriptor  fetch and decode anywhere: threads, processes, Spark executors
+    Collector, GcConfig           delete what was processed
+    open_store                    the store behind a URL
+
+Errors are in `buffer.errors`, parts for tests in `buffer.testing`.
+"""
+
+from buffer.config import ConsumerConfig, GcConfig, ProducerConfig
+from buffer.consumer import Consumer
+from buffer.durability import DurabilityWatcher, WriteHandle
+from buffer.errors import BufferQueueError
+from buffer.fetch import FetchHandle
+from buffer.gc import Collector
+from buffer.model import BatchDescriptor, ConsumedBatch, Metadata, RawBatch
+from buffer.producer import Producer
+from buffer.store.open import open_store
+
+__all__ = [
+    "BatchDescriptor",
+    "BufferQueueError",
+    "Collector",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerConfig",
+    "DurabilityWatcher",
+    "FetchHandle",
+    "GcConfig",
+    "Metadata",
+    "Producer",
+    "ProducerConfig",
+    "RawBatch",
+    "WriteHandle",
+    "open_store",
+]

@@ -1,0 +1,275 @@
+"""How fast a producer makes entries durable, beside a loop that only encodes, uploads and appends.
+
+    python -m benchmarks.produce [--scale 1.0] [--runs 3] [--seconds 3] [--stores memory,local,s3]
+
+Memory: entries of 100 bytes, with default settings, in calls of 1, 100 and 10,000. The time counts from the first
+call until everything is durable, and every entry is counted in the store afterwards. "bare" is what the same
+entries cost without calls, handles, threads and triggers: `encode_batch`, `put` and an append for each 64 MiB,
+from one large list or array. Runs are interleaved and the best one counts, so both meet the same noise; the first
+run of each is a warm-up. "per CPU s" is entries by processor time, of all threads: what a core gives that has
+nothing else to do. A target that is reached only by that measure is marked "busy".
+
+Local files and S3 (a server on loopback): one thread that produces calls of 100 entries without a pause, while a
+consumer dequeues five times a second. "bare" encodes, uploads and appends batches of the same size one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from buffer.batch import batch_info, encode_batch
+from buffer.clock import SystemClock
+from buffer.config import MIB, ProducerConfig
+from buffer.manifest import Manifest
+from buffer.producer import Producer
+from buffer.queue import QueueConsumer, QueueProducer
+from buffer.store import Outcome, Store, Won, open_store
+from buffer.testing.faulty import FaultyStore
+from tests.servers import Unavailable, run_s3_server
+
+ENTRY_BYTES = 100
+BARE_BATCH_ENTRIES = 64 * MIB // (ENTRY_BYTES + 4)
+MANIFEST = "ingest/manifest"
+ENTRIES = {1: 300_000, 100: 1_000_000, 10_000: 2_000_000}
+"""Entries of one run, by the size of its calls."""
+TARGETS = {("none", "list", 1): 250e3, ("none", "list", 10_000): 3e6, ("none", "arrow", 10_000): 6e6}
+"""Entries per second on an idle core."""
+
+DEQUEUE_EVERY_S = 0.2
+FLUSH_INTERVAL_MS = 10
+
+_clock = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    seconds: float
+    cpu_seconds: float
+
+
+def timed(work: Callable[[], object]) -> Timing:
+    gc.collect()
+    started, cpu_started = time.perf_counter(), time.process_time()
+    work()
+    return Timing(time.perf_counter() - started, time.process_time() - cpu_started)
+
+
+# ------------------------------------------------------------------------------------------------------ memory
+
+
+def make_calls(kind: str, entries_per_call: int, total: int) -> list[Any]:
+    """A few different calls, to be repeated: making them is not what is measured."""
+    text = b'{"id": %09d, "level": "info", "service": "checkout", "took_ms": 12.5, "ok": true, "user": "u-%09d"}'
+    entries = [(text % (i, i * 7919 % 10**9)).ljust(ENTRY_BYTES)[:ENTRY_BYTES] for i in range(20_000)]
+    starts = range(0, len(entries), entries_per_call)
+    calls: list[Any] = [entries[start : start + entries_per_call] for start in starts][: max(1, total)]
+    return [pa.array(call, pa.binary()) for call in calls[:2000]] if kind == "arrow" else calls
+
+
+def produce_all(store: Store, compression: str, calls: list[Any], count: int) -> None:
+    producer = Producer(ProducerConfig(store=store, compression=compression))
+    produce = producer.produce
+    for _ in range(count // len(calls)):
+        for call in calls:
+            produce(call)
+    for call in calls[: count % len(calls)]:
+        produce(call)
+    producer.close()
+
+
+def write_bare(store: Store, compression: str, batches: list[Any]) -> None:
+    queue = QueueProducer(store, MANIFEST, _clock)
+    for entries in batches:
+        location = f"ingest/{_clock.new_ulid()}.batch"
+        store.put(location, encode_batch(entries, compression))
+        queue.append_locations([(location, ())])
+
+
+def count_entries(store: Store) -> int:
+    """How many entries are in the queue, by the footers of its batches."""
+    objects = {info.location for info in store.list("ingest")} - {MANIFEST}
+    assert len(Manifest.from_bytes(store.get(MANIFEST).data)) == len(objects)
+    return sum(batch_info(store.get(location).data).record_count for location in objects)
+
+
+def memory_row(compression: str, kind: str, per_call: int, runs: int, scale: float) -> tuple[Timing, Timing, int]:
+    total = max(per_call, int(ENTRIES[per_call] * scale) // per_call * per_call)
+    calls = make_calls(kind, per_call, total // per_call)
+    flat = [entry for call in make_calls("list", 10_000, 2) for entry in call]
+    flat = (flat * (total // len(flat) + 1))[:total]
+    batches: list[Any] = [flat[i : i + BARE_BATCH_ENTRIES] for i in range(0, total, BARE_BATCH_ENTRIES)]
+    if kind == "arrow":
+        batches = [pa.array(batch, pa.binary()) for batch in batches]
+    produced, bare = [], []
+    for _ in range(runs + 1):
+        store = open_store("memory://")
+        produced.append(timed(partial(produce_all, store, compression, calls, total // per_call)))
+        assert count_entries(store) == total
+        store = open_store("memory://")
+        bare.append(timed(partial(write_bare, store, compression, batches)))
+        assert count_entries(store) == total
+    return best(produced[1:]), best(bare[1:]), total
+
+
+def best(timings: list[Timing]) -> Timing:
+    return Timing(min(t.seconds for t in timings), min(t.cpu_seconds for t in timings))
+
+
+def verdict(target: float | None, per_second: float, per_cpu_second: float) -> str:
+    if target is None:
+        return ""
+    reached = "pass" if per_second >= target else "busy" if per_cpu_second >= target else "MISS"
+    return f"{target / 1e3:,.0f}k {reached}"
+
+
+def memory_table(runs: int, scale: float) -> None:
+    print(f"memory://, entries of {ENTRY_BYTES} bytes until durable, best of {runs} runs\n")
+    head = (
+        f"{'compression':<12}{'input':<7}{'per call':>9}{'entries/s':>13}{'per CPU s':>13}{'bare/s':>13}{'x bare':>8}"
+    )
+    print(f"{head}   target")
+    for compression in ("none", "zstd"):
+        for kind in ("list", "arrow"):
+            for per_call in ENTRIES:
+                slow = 0.1 if kind == "arrow" and per_call == 1 else 1.0  # an array per entry is no way to go
+                produced, bare, total = memory_row(compression, kind, per_call, runs, scale * slow)
+                rate, bare_rate = total / produced.seconds, total / bare.seconds
+                cpu_rate = total / produced.cpu_seconds
+                target = verdict(TARGETS.get((compression, kind, per_call)), rate, cpu_rate)
+                print(
+                    f"{compression:<12}{kind:<7}{per_call:>9,}{rate:>13,.0f}{cpu_rate:>13,.0f}{bare_rate:>13,.0f}"
+                    f"{rate / bare_rate:>8.2f}   {target}",
+                    flush=True,
+                )
+
+
+# ---------------------------------------------------------------------------------------------- files and S3
+
+
+class Counting(FaultyStore):
+    """Counts the appends that won. A store without faults is passed through."""
+
+    appends = 0
+
+    def put_if_absent(self, location: str, data: bytes) -> Outcome:
+        return self._noted(super().put_if_absent(location, data))
+
+    def put_if_match(self, location: str, data: bytes, version: str) -> Outcome:
+        return self._noted(super().put_if_match(location, data, version))
+
+    def _noted(self, outcome: Outcome) -> Outcome:
+        self.appends += isinstance(outcome, Won)
+        return outcome
+
+
+@contextmanager
+def dequeuing(store: Store) -> Iterator[list[int]]:
+    """A consumer beside the producer, which also keeps the manifest small. The list is what it saw dequeued."""
+    done = threading.Event()
+    dequeued = [0]
+
+    def dequeue() -> None:
+        consumer = QueueConsumer(store, MANIFEST, _clock)
+        manifest = consumer.claim()
+        while not done.wait(DEQUEUE_EVERY_S):
+            manifest = consumer.read()
+            if len(manifest):
+                consumer.dequeue(manifest.next_sequence - 1)
+            dequeued[0] = manifest.next_sequence
+
+    thread = threading.Thread(target=dequeue)
+    thread.start()
+    try:
+        yield dequeued
+    finally:
+        done.set()
+        thread.join()
+
+
+def store_row(name: str, open_it: Callable[[], Store], compression: str, seconds: float) -> None:
+    inner = open_it()
+    store = Counting(inner)
+    calls = make_calls("list", 100, 100)
+    config = ProducerConfig(store=store, compression=compression, flush_interval_ms=FLUSH_INTERVAL_MS)
+    with dequeuing(inner), Producer(config) as producer:
+        started = time.perf_counter()
+        produced = 0
+        while time.perf_counter() - started < seconds:
+            for call in calls:
+                last = producer.produce(call)
+            produced += len(calls) * 100
+        producer.flush()
+        took = time.perf_counter() - started
+        batches = last.watcher.await_durable().sequence + 1
+    entries = [entry for call in calls for entry in call]
+    size = max(1, produced // batches)
+    one_batch = (entries * (size // len(entries) + 1))[:size]
+    bare = bare_batches(open_it(), compression, one_batch, seconds / 2)
+    print(
+        f"{name:<8}{compression:<12}{produced / took:>12,.0f}{batches / took:>11,.1f}{store.appends / took:>11,.1f}"
+        f"{produced / store.appends:>16,.0f}{produced / batches:>15,.0f}{bare:>13,.1f}"
+        f"{batches / took / bare:>9.2f}",
+        flush=True,
+    )
+
+
+def bare_batches(store: Store, compression: str, entries: list[bytes], seconds: float) -> float:
+    """Batches per second, one after the other."""
+    count = 0
+    with dequeuing(store):
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            write_bare(store, compression, [entries])
+            count += 1
+        return count / (time.perf_counter() - started)
+
+
+def stores_table(stores: list[str], seconds: float) -> None:
+    print(f"\ncalls of 100 entries of {ENTRY_BYTES} bytes, flush_interval_ms={FLUSH_INTERVAL_MS}, {seconds:g} s each\n")
+    print(
+        f"{'store':<8}{'compression':<12}{'entries/s':>12}{'batches/s':>11}{'appends/s':>11}{'entries/append':>16}"
+        f"{'entries/batch':>15}{'bare b/s':>13}{'x bare':>9}"
+    )
+    with tempfile.TemporaryDirectory(prefix="buffer-benchmark-") as folder:
+        root = Path(folder)
+        if "local" in stores:
+            for compression in ("none", "zstd"):
+                store_row("local", lambda: open_store(root / _clock.new_ulid()), compression, seconds)
+        if "s3" in stores:
+            (root / "s3").mkdir()
+            try:
+                with run_s3_server(root / "s3") as server:
+                    for compression in ("none", "zstd"):
+                        store_row("s3", lambda: server.new_address().open(), compression, seconds)
+            except Unavailable as reason:
+                print(f"s3 was left out: {reason}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on the entries of each memory run")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0, help="per row of files and S3")
+    parser.add_argument("--stores", default="memory,local,s3")
+    options = parser.parse_args()
+    stores = options.stores.split(",")
+    if "memory" in stores:
+        memory_table(options.runs, options.scale)
+    if set(stores) & {"local", "s3"}:
+        stores_table(stores, options.seconds)
+
+
+if __name__ == "__main__":
+    main()
