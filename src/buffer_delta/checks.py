@@ -64,9 +64,7 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
             seen_next_sequence=ledger.next_sequence,
         ) from error
     found = manifest.read(ledger.plan.last) if ledger.plan and ledger.last_location is not None else None
-    if manifest.next_sequence >= ledger.next_sequence and (
-        found is None or found.location == ledger.last_location
-    ):
+    if manifest.next_sequence >= ledger.next_sequence and (found is None or found.location == ledger.last_location):
         return
     raise ManifestLost(
         f"the manifest {manifest_path!r} is not the one that the ledger of this queue knows: it was at sequence "

@@ -110,9 +110,7 @@ class LoaderConfig(QueueConfig):
             )
         tables = self.tables()
         if len(set(tables)) != len(tables):
-            raise reject(
-                "routes", dict(self.routes), "different from each other, from table and from dead_letters"
-            )
+            raise reject("routes", dict(self.routes), "different from each other, from table and from dead_letters")
         for key in ("partition_by", "cluster_by"):
             if isinstance(getattr(self, key), str):
                 raise reject(key, getattr(self, key), "a list of column names")

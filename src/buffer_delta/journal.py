@@ -126,9 +126,7 @@ class Journal:
         """The ledger, if no newer loader has entered. Raises Fenced, LedgerLost."""
         return self._mine(self._cas.read(), epoch)
 
-    def plan(
-        self, epoch: int, earlier: Plan | None, plan: Plan, *, next_sequence: int, last_location: str
-    ) -> Plan:
+    def plan(self, epoch: int, earlier: Plan | None, plan: Plan, *, next_sequence: int, last_location: str) -> Plan:
         """Write a new plan over the one that is finished. Raises Fenced."""
         return self._replace(
             epoch, earlier, plan, next_sequence=next_sequence, last_location=last_location, blocked=None

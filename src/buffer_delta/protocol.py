@@ -31,7 +31,7 @@ from typing import Any
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
-from buffer.errors import Fenced, LedgerLost, StorageError
+from buffer.errors import ContentionError, Fenced, LedgerLost, StorageError
 from buffer.ledger import Blocked as BlockedState
 from buffer.ledger import Plan
 from buffer.model import BatchDescriptor
@@ -298,7 +298,13 @@ class LoadProtocol:
             self._reached("split")
             return self._plan
         reason = f"{len(bad)} of its batches cannot be read after {plan.attempts - 1} attempts"
-        self._journal.block(self.epoch, BlockedState(plan.first, plan.last, reason, bad))
+        try:
+            self._journal.block(self.epoch, BlockedState(plan.first, plan.last, reason, bad))
+        except (ContentionError, StorageError) as error:
+            # It may stand there or land later, for an operator to act on: only a new start may go on from here.
+            log.warning(
+                "could not tell whether the ledger says that %d..%d is blocked: %s", plan.first, plan.last, error
+            )
         raise Blocked(
             f"batches {plan.first}..{plan.last}: {reason}: "
             + "; ".join(f"{sequence}: {error}" for sequence, error in sorted(bad.items()))

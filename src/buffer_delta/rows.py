@@ -22,12 +22,13 @@ from buffer.model import BatchDescriptor, Metadata
 from buffer_delta.contracts import Failure
 from buffer_delta.dead_letters import BYTES_MAX, DEAD, DEAD_TYPE, WHOLE_BATCH
 from buffer_delta.formats import Format
-from buffer_delta.formats.base import Indices, Parsed
+from buffer_delta.formats.base import Indices, Parsed, as_binary, chunks
 from buffer_delta.formats.schemas import merge_schemas, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+CHUNK_BYTES = 8 << 20  # parsed at once: a large batch never needs its rows in memory all together
 ROWS_PER_ARROW_BATCH = 64 * 1024  # what travels from a Python worker to the JVM at once
 FETCH_AHEAD = 2  # batches a task holds besides the one it parses
 
@@ -136,8 +137,18 @@ class _Decode(_Task):
         self.quarantined = quarantined
 
     def schema(self) -> pa.Schema:
+        """The format's columns, then provenance, then the mark of dead letters. Raises InvalidConfig if two clash."""
         dead = [pa.field(DEAD, DEAD_TYPE)] if self.split else []
-        return pa.schema([*self.fmt.schema, *self.layout.arrow_fields(), *dead])
+        schema = pa.schema([*self.fmt.schema, *self.layout.arrow_fields(), *dead])
+        names = [name.lower() for name in schema.names]  # Delta does not tell cases apart
+        twice = next((name for name in schema.names if names.count(name.lower()) > 1), None)
+        if twice is not None:
+            raise InvalidConfig(
+                f"{twice!r} is a column of the data and one that the loader adds; rename the latter with columns=…",
+                key="columns",
+                value=twice,
+            )
+        return schema
 
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
         schema = self.schema()
@@ -145,17 +156,36 @@ class _Decode(_Task):
             if entries is None:
                 yield from self._dead_batch(descriptor, schema).to_batches()
                 continue
-            parsed = self.fmt.parse(entries)
-            table = self._with_provenance(parsed, descriptor, schema)
-            yield from table.to_batches(max_chunksize=ROWS_PER_ARROW_BATCH)
-            if parsed.bad:
-                yield from self._bad(parsed, descriptor, entries, schema).to_batches()
+            numbered = 0
+            for start, chunk in chunks(as_binary(entries), CHUNK_BYTES, ROWS_PER_ARROW_BATCH):
+                parsed = self.fmt.parse(chunk)
+                good, bad = self._numbers(parsed, start, numbered)
+                numbered += len(good) + len(bad)
+                yield from self._with_provenance(parsed, start, good, descriptor, schema).to_batches(
+                    max_chunksize=ROWS_PER_ARROW_BATCH
+                )
+                if parsed.bad:
+                    yield from self._bad(parsed, start, bad, descriptor, chunk, schema).to_batches()
 
-    def _with_provenance(self, parsed: Parsed, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
+    def _numbers(self, parsed: Parsed, start: int, numbered: int) -> tuple[Indices, Indices]:
+        """The `_index` of each row, and of each bad entry: no two in a batch are the same.
+
+        It is the entry's own index in the batch. Where an entry may give several rows, rows are numbered through the
+        batch instead, and an entry that is bad takes one number.
+        """
+        good = np.arange(parsed.rows.num_rows) if parsed.entries is None else parsed.entries
+        bad = np.array([index for index, _ in parsed.bad], np.int64)
+        if not self.fmt.many_rows:
+            return good + start, bad + start
+        numbers = np.empty(len(good) + len(bad), np.int64)
+        numbers[np.argsort(np.concatenate([good, bad]), kind="stable")] = np.arange(numbered, numbered + len(numbers))
+        return numbers[: len(good)], numbers[len(good) :]
+
+    def _with_provenance(
+        self, parsed: Parsed, start: int, index: Indices, descriptor: BatchDescriptor, schema: pa.Schema
+    ) -> pa.Table:
         rows = parsed.rows.num_rows
-        entries = np.arange(rows, dtype=np.int64) if parsed.entries is None else parsed.entries
-        # Where an entry gives several rows, they are numbered through the batch: the pair stays unique.
-        index = np.arange(rows, dtype=np.int64) if self.fmt.many_rows else entries
+        entries = (np.arange(rows) if parsed.entries is None else parsed.entries) + start
         columns = [*parsed.rows.columns, *self._provenance(descriptor, entries, index)]
         if self.split:
             columns.append(pa.nulls(rows, DEAD_TYPE))
@@ -171,24 +201,32 @@ class _Decode(_Task):
         }
         return [made[field.name]() for field in self.layout.arrow_fields()]
 
-    def _bad(self, parsed: Parsed, descriptor: BatchDescriptor, entries: pa.Array, schema: pa.Schema) -> pa.Table:
-        index = np.array([number for number, _ in parsed.bad], np.int64)
-        payloads = entries.take(pa.array(index))
+    def _bad(
+        self,
+        parsed: Parsed,
+        start: int,
+        index: Indices,
+        descriptor: BatchDescriptor,
+        chunk: pa.BinaryArray,
+        schema: pa.Schema,
+    ) -> pa.Table:
+        numbers = np.array([number for number, _ in parsed.bad], np.int64)
+        payloads = chunk.take(pa.array(numbers))
         if self.split:
             errors = pa.array([error for _, error in parsed.bad], pa.string())
-            return self._dead(descriptor, index, errors, payloads, schema)
+            return self._dead(descriptor, numbers + start, index, errors, payloads, schema)
         rescued = self.fmt.rescued_column
         if rescued is None:
             number, error = parsed.bad[0]
             raise CorruptBatch(
-                f"entry {number} of batch {descriptor.sequence} is bad ({error}), and {self.fmt!r} has no column "
-                "to rescue it in: configure dead_letters",
+                f"entry {start + number} of batch {descriptor.sequence} is bad ({error}), and {self.fmt!r} has no "
+                "column to rescue it in: configure dead_letters",
                 location=descriptor.location,
             )
         texts = pa.array([_text(payload.as_py()) for payload in payloads], pa.string())
         columns = {field.name: pa.nulls(len(index), field.type) for field in schema}
         columns[rescued] = texts
-        provenance = self._provenance(descriptor, index, index)
+        provenance = self._provenance(descriptor, numbers + start, index)
         columns |= {field.name: made for field, made in zip(self.layout.arrow_fields(), provenance, strict=True)}
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
@@ -201,6 +239,7 @@ class _Decode(_Task):
             data = None
         return self._dead(
             descriptor,
+            np.zeros(1, np.int64),
             np.array([WHOLE_BATCH], np.int64),
             pa.array([self.quarantined[descriptor.sequence]], pa.string()),
             pa.array([data], pa.binary()),
@@ -210,13 +249,14 @@ class _Decode(_Task):
     def _dead(
         self,
         descriptor: BatchDescriptor,
+        entries: Indices,
         index: Indices,
         errors: pa.Array,
         payloads: pa.Array,
         schema: pa.Schema,
     ) -> pa.Table:
         rows = len(index)
-        times, _ = ranges_of(descriptor.metadata, np.maximum(index, 0))
+        times, _ = ranges_of(descriptor.metadata, entries)
         dead = pa.StructArray.from_arrays(
             [
                 pa.array(np.full(rows, descriptor.sequence, np.int64)),

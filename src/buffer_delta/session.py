@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from buffer_delta.errors import JavaMissing, SparkUnusable
@@ -98,12 +98,11 @@ def spark_session(
             log.warning("a Spark session is running already: its own master, memory, packages and settings apply")
         check_delta(running)
         return running
-    settings = _delta_settings()
-    if (
-        "PYSPARK_GATEWAY_PORT" not in os.environ
-    ):  # else spark-submit has started the JVM and knows its own settings
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows its settings
+        settings = _submitted_settings()
+    else:
         check_java()
-        settings |= _launch_settings(master or "local[*]", memory, extra_packages, small, config or {})
+        settings = _launch_settings(master or "local[*]", memory, extra_packages, small, config or {})
     settings |= {key: str(value) for key, value in (config or {}).items()}
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
@@ -139,9 +138,7 @@ def check_delta(spark: SparkSession) -> None:
         jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource("delta", state.conf())
     except Exception as error:  # py4j wraps whatever the class loader says
         raise SparkUnusable(f"this Spark session lacks Delta Lake: {how}", found="no Delta Lake") from error
-    if "DATABRICKS_RUNTIME_VERSION" not in os.environ and _EXTENSION not in spark.conf.get(
-        "spark.sql.extensions", ""
-    ):
+    if "DATABRICKS_RUNTIME_VERSION" not in os.environ and _EXTENSION not in spark.conf.get("spark.sql.extensions", ""):
         raise SparkUnusable(
             f"Delta's JARs are there, but the session runs without its SQL extension: {how}",
             found=f"spark.sql.extensions={spark.conf.get('spark.sql.extensions', '')!r}",
@@ -153,9 +150,7 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else shutil.which("java")
     where = f"JAVA_HOME={home}" if home else "PATH"
-    way_out = (
-        f"install Java {JAVA_VERSION_MIN} or later (a JRE is enough) and point JAVA_HOME to it or put it on PATH"
-    )
+    way_out = f"install Java {JAVA_VERSION_MIN} or later (a JRE is enough) and point JAVA_HOME to it or put it on PATH"
     if command is None:
         raise JavaMissing(
             f"Spark needs Java, and there is none: JAVA_HOME is not set and PATH has no java; {way_out}",
@@ -178,8 +173,7 @@ def check_java() -> None:
         )
     if version < JAVA_VERSION_MIN:
         raise JavaMissing(
-            f"Spark needs Java {JAVA_VERSION_MIN} or later; {command!r} (from {where}) is Java {version}: "
-            + way_out,
+            f"Spark needs Java {JAVA_VERSION_MIN} or later; {command!r} (from {where}) is Java {version}: " + way_out,
             found=f"Java {version}",
         )
 
@@ -212,15 +206,29 @@ def _spark_line() -> str:
     return ".".join(pyspark.__version__.split(".")[:2])
 
 
-def _delta_settings() -> dict[str, str]:
-    return {"spark.sql.extensions": _EXTENSION, "spark.sql.catalog.spark_catalog": _CATALOG}
+def _submitted_settings() -> dict[str, str]:
+    """What the settings given to spark-submit leave to be added: they may name other extensions and catalogs."""
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    extensions = [name for name in given.get("spark.sql.extensions", "").split(",") if name]
+    settings = {}
+    if _EXTENSION not in extensions:
+        settings["spark.sql.extensions"] = ",".join([*extensions, _EXTENSION])
+    if not given.contains("spark.sql.catalog.spark_catalog"):
+        settings["spark.sql.catalog.spark_catalog"] = _CATALOG
+    return settings
 
 
 def _launch_settings(
     master: str, memory: str | None, extra_packages: Sequence[str], small: bool, config: Mapping[str, Any]
 ) -> dict[str, str]:
     local = master.startswith("local")
-    settings = {"spark.master": master, "spark.driver.memory": memory or "2g"}
+    settings = {
+        "spark.master": master,
+        "spark.driver.memory": memory or "2g",
+        "spark.sql.extensions": _EXTENSION,
+        "spark.sql.catalog.spark_catalog": _CATALOG,
+    }
     if local:
         # Else Spark takes the first python3 on PATH for its workers, which may have none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

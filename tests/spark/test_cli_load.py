@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.cli_support import InProcess, fill
-from tests.spark.queues import assert_exactly_once, numbered
 
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
 from buffer.manifest import Manifest
 from buffer_delta.cli import cli
 from buffer_delta.cli.app import EXIT_CODES
+from tests.cli_support import InProcess, fill
+from tests.spark.queues import assert_exactly_once, numbered
 
 _stolen: list[str] = []
 """The store whose queue `steal` takes over: a transform gets nothing but the rows."""

@@ -142,9 +142,7 @@ def test_should_read_schemas_in_three_forms() -> None:
 
 
 def test_should_read_nested_types() -> None:
-    found = parse_ddl(
-        "`we ird`: array<struct<a:int, b: decimal(10,2) NOT NULL>>, m MAP<STRING,map<string,double>>"
-    )
+    found = parse_ddl("`we ird`: array<struct<a:int, b: decimal(10,2) NOT NULL>>, m MAP<STRING,map<string,double>>")
     assert found.names == ["we ird", "m"]
     assert found.field(0).type.value_type.field(1).type == pa.decimal128(10, 2)
     assert found.field(1).type.item_type == pa.map_(pa.string(), pa.float64())
@@ -367,9 +365,7 @@ def test_should_parse_slices_and_many_chunks(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(json_format, "CHUNK_BYTES", 100)
     entries = binary(*[f'{{"a":{i}}}' if i % 7 else "bad" for i in range(100)]).slice(10, 80)
     found = by_entry(FORM.parse(entries), 80)
-    assert [index for index, one in found.items() if isinstance(one, str)] == [
-        i for i in range(80) if not (i + 10) % 7
-    ]
+    assert [index for index, one in found.items() if isinstance(one, str)] == [i for i in range(80) if not (i + 10) % 7]
     assert found[1] == row(a=11)
 
 
@@ -524,9 +520,7 @@ def test_should_set_aside_records_that_lack_a_required_column() -> None:
 _numbers = st.one_of(
     st.integers(-(2**70), 2**70).map(str),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
-    st.sampled_from(
-        ["1.10", "-0", "-0.0", "1e5", "1E+2", "0.1e-7", "1e400", "NaN", "-Infinity", "3", "300", "70000"]
-    ),
+    st.sampled_from(["1.10", "-0", "-0.0", "1e5", "1E+2", "0.1e-7", "1e400", "NaN", "-Infinity", "3", "300", "70000"]),
 )
 _texts = st.one_of(
     st.text(max_size=12).map(json.dumps),
@@ -550,9 +544,9 @@ _values = st.recursive(
     ),
     max_leaves=5,
 )
-_records = st.dictionaries(
-    st.sampled_from([*TYPED.schema.names[:-1], "unknown", "other"]), _values, max_size=6
-).map(lambda d: ("{ " + " , ".join(f'"{k}" : {v}' for k, v in d.items()) + "}").encode())
+_records = st.dictionaries(st.sampled_from([*TYPED.schema.names[:-1], "unknown", "other"]), _values, max_size=6).map(
+    lambda d: ("{ " + " , ".join(f'"{k}" : {v}' for k, v in d.items()) + "}").encode()
+)
 _entries = st.one_of(
     _records, _records, _records, st.binary(max_size=8), st.sampled_from([*NOT_RECORDS[:-3], *RECORDS])
 )
@@ -562,11 +556,11 @@ def slowly(form: JsonFormat, entry: bytes) -> dict[str, Any] | str:
     """What `json_records` alone makes of an entry."""
     columns = pa.schema(list(form.schema)[:-1])
     try:
-        values, stray, _ = Columns(columns).convert(load(entry))
+        converted = Columns(columns).convert([load(entry)])
     except BadRecord as error:
         return str(error)
-    arrays = [pa.array([value], f.type) for value, f in zip(values, columns, strict=True)]
-    (found,) = pa.Table.from_arrays(arrays, schema=columns).to_pylist()
+    (found,) = pa.Table.from_arrays(converted.arrays, schema=columns).to_pylist()
+    (stray,) = converted.stray
     return {**found, "_rescued_data": to_text(stray) if stray else None}
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+
 from buffer.errors import Fenced
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
 from buffer_delta.loader import Loader
 from buffer_delta.progress import Progress
-from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark

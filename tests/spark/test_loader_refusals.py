@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+
 from buffer.errors import BufferQueueError, LedgerLost, ManifestLost, QueueBehindConsumer
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import LedgerBehind, QueueBound, SequenceGap, TableReplaced, TableRewritten
 from buffer_delta.loader import Loader
-from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
-
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark

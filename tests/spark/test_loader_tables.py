@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+
+from buffer.clock import SystemClock
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import Blocked, RouteChanged
 from buffer_delta.journal import Journal
 from buffer_delta.loader import Loader
-from buffer.clock import SystemClock
-from pyspark.sql import SparkSession
-
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark

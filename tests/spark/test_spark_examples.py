@@ -12,11 +12,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from pyspark.sql import SparkSession
+
 from tests.cli_support import fill
 from tests.spark.queues import assert_exactly_once, numbered
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 PROGRAM_TIMEOUT_S = 180
+SHORT_LIVED = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a JVM of seconds: its optimising compiler would only take the cores away from the test."""
 
 
 def test_should_run_the_quickstart(
@@ -39,7 +42,8 @@ def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> N
     done = subprocess.run(
         [
             *(submit, "--master", "local[2]", "--packages", packages, "--conf", "spark.ui.enabled=false"),
-            *("--driver-java-options", "-XX:TieredStopAtLevel=1", EXAMPLES / "loader_job.py"),
+            *("--conf", "spark.databricks.delta.snapshotPartitions=2", "--conf", "spark.sql.shuffle.partitions=2"),
+            EXAMPLES / "loader_job.py",
             *("--store", tmp_path / "queue", "--table", tmp_path / "events", "--available-now", "--json"),
             *("--format", "json", "--schema", "id BIGINT"),
         ],
@@ -47,7 +51,7 @@ def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> N
         text=True,
         timeout=PROGRAM_TIMEOUT_S,
         cwd=tmp_path,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, **SHORT_LIVED},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -58,7 +62,8 @@ def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> N
 def test_should_run_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BUFFER_STORE", "EXPLORE_TABLE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    for name, value in {**SHORT_LIVED, "TMPDIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
     notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     client = NotebookClient(

@@ -1,7 +1,7 @@
 """What a format is: a pure function from payload bytes to typed columns, with the bad payloads set aside.
 
-Formats run on Spark executors, so they pickle. They know no queue, no Spark and no clock: the same bytes and the same
-configuration give the same rows on every attempt, which is what exactly-once loading into several tables rests on.
+Formats run on Spark executors, so they pickle. They know no queue, no Spark and no clock: the same bytes and the
+same configuration give the same rows on every attempt, and exactly-once loading into several tables rests on that.
 `digest()` names that configuration in the plan.
 """
 

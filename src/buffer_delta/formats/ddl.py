@@ -1,4 +1,4 @@
-"""Spark's schema language (`id BIGINT, tags ARRAY<STRING>, at TIMESTAMP NOT NULL`) to an Arrow schema, without Spark.
+"""Spark's schema language (`id BIGINT, tags ARRAY<STRING>, at DATE NOT NULL`) to an Arrow schema, without Spark.
 
 A configuration can then be checked before any JVM runs. Types that have no place in JSON or in Delta's Arrow
 exchange (VARIANT, INTERVAL, OBJECT) are refused by name.

@@ -1,14 +1,14 @@
-"""JSON many records at a time, with Arrow's C++ parser. Agrees with `json_records`, or hands the record over to it.
+"""JSON many records at a time, with Arrow's C++ parser. Agrees with `json_records`, or leaves the record to it.
 
-The parser reads a *stream* of objects: it would take two objects in one entry for two records, and half an object at
-the end of an entry together with the next one. And it must never meet a bare `null` between objects, nor a hundred
-thousand open brackets: both crash the process. So `suspects` first finds, for the whole chunk at once, the entries
-that might not be one object, and they are looked at singly. For the rest it holds:
+The parser reads a *stream* of objects: it would take two objects in one entry for two records, and half an object
+at the end of an entry together with the next one. And it must never meet a bare `null` between objects, nor a
+hundred thousand open brackets: both crash the process. So `suspects` first finds, for a whole chunk at once, the
+entries that might not be one object, and they are looked at singly. For the rest it holds:
 
     an entry begins with `{` and ends with `}`, and inside it every `}` is followed by `,` `}` or `]`; entries are
     joined by newlines, which cannot be part of a string. So at the end of an entry the parser is outside of any
-    string, and at depth 0: deeper, it would refuse the `{` that comes next. Nor can it be at depth 0 earlier: it would
-    refuse the `,` `}` or `]`. Hence where the parser succeeds, each entry is exactly one record.
+    string, and at depth 0: deeper, it would refuse the `{` that comes next. Nor can it be at depth 0 earlier: it
+    would refuse the `,` `}` or `]`. Hence where the parser succeeds, each entry is exactly one record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from buffer_delta.formats.base import Indices, offsets_of
-from buffer_delta.formats.json_records import DEPTH_MAX
+from buffer_delta.formats.json_records import DEPTH_MAX, Mismatch, decode_base64
 
 _WHITESPACE = np.zeros(256, bool)
 _WHITESPACE[[0x20, 0x09, 0x0A, 0x0D]] = True
@@ -32,11 +32,9 @@ _CLOSERS[[ord(","), ord("}"), ord("]")]] = True
 _BLANKS_MAX = 16  # beyond that an entry is looked at singly
 
 _ROW = re.compile(r" in row (\d+)")
-_COLUMN = re.compile(r"Column\(/([^/)]*)")
-
-SINGLY_MAX = 128
-"""A piece with so few records in which something failed to convert is looked at record by record."""
-_PIECES = 16
+STUMBLES_MIN = 8
+RECORDS_PER_STUMBLE = 64  # finding one more stumble costs a call of the parser
+_CHANGED = re.compile(r"Column\(/([^/)]*)[^)]*\) changed from")
 
 
 def suspects(entries: pa.BinaryArray) -> Indices:
@@ -76,8 +74,9 @@ def _framed(
         if not blank.any():
             break
         first += blank
-    inside = last > first
-    return inside & (data[np.clip(first, 0, top)] == ord("{")) & (data[np.clip(last, 0, top)] == ord("}"))
+    opens, closes = data[np.clip(first, 0, top)] == ord("{"), data[np.clip(last, 0, top)] == ord("}")
+    framed: npt.NDArray[np.bool_] = (last > first) & opens & closes
+    return framed
 
 
 def _closed_early(
@@ -99,12 +98,16 @@ def _closed_early(
 
 
 class ConflictOutside(Exception):
-    """A field that is no column has values of several kinds, which Arrow's inference cannot take."""
+    """Fields that are no columns have values of several kinds, which Arrow's inference cannot take."""
+
+
+class TooMany(Exception):
+    """The parser stumbles over so many records that looking at each of them is faster."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """The records that the parser took, and those that it did not, both by index."""
+    """The records that the parser took, and those that it stumbled over, both by index."""
 
     table: pa.Table | None
     taken: Indices
@@ -115,43 +118,25 @@ def read(entries: pa.BinaryArray, schema: pa.Schema | None, *, infer: bool) -> R
     """Parse entries none of which is suspect.
 
     With `infer`, fields that are no column come as columns after those of the schema; a conflict among them raises
-    ConflictOutside. Records that the parser stumbles over are left.
+    ConflictOutside. Raises ArrowInvalid if some value does not convert (Arrow does not say whose), and TooMany.
     """
-    lines = pc.binary_join_element_wise(entries, b"", b"\n")
-    reader = _Reader(lines, schema, infer)
+    reader = _Reader(pc.binary_join_element_wise(entries, b"", b"\n"), schema, infer)
     everything = np.arange(len(entries))
     try:
         return Read(reader.parse(0), everything, everything[:0])
     except pa.ArrowInvalid as error:
         left = reader.stumbles(error)
-    if left is None:
-        return _read_in_pieces(entries, schema, infer)
     taken = np.setdiff1d(everything, left)
-    rest = read(entries.take(pa.array(taken)), schema, infer=infer) if len(taken) else None
-    if rest is None:
+    if not len(taken):
         return Read(None, taken, left)
+    rest = read(entries.take(pa.array(taken)), schema, infer=infer)
     return Read(rest.table, taken[rest.taken], np.union1d(left, taken[rest.left]))
-
-
-def _read_in_pieces(entries: pa.BinaryArray, schema: pa.Schema | None, infer: bool) -> Read:
-    """Some value does not convert, and Arrow does not say where: narrow it down."""
-    count = len(entries)
-    if count <= SINGLY_MAX:
-        return Read(None, np.zeros(0, np.int64), np.arange(count))
-    size = max(SINGLY_MAX, -(-count // _PIECES))
-    parts = [(start, read(entries.slice(start, size), schema, infer=infer)) for start in range(0, count, size)]
-    tables = [part.table for _, part in parts if part.table is not None]
-    return Read(
-        # Pieces may differ in what was inferred outside of the schema.
-        pa.concat_tables(tables, promote_options="permissive") if tables else None,
-        np.concatenate([start + part.taken for start, part in parts]),
-        np.concatenate([start + part.left for start, part in parts]),
-    )
 
 
 class _Reader:
     def __init__(self, lines: pa.BinaryArray, schema: pa.Schema | None, infer: bool) -> None:
         self._names = frozenset(schema.names) if schema is not None else None
+        self._infer = infer
         self._offsets = offsets_of(lines)
         self._text = lines.buffers()[2]
         self._options = pj.ParseOptions(
@@ -167,17 +152,19 @@ class _Reader:
             raise pa.ArrowInvalid(f"{table.num_rows} rows of {len(self._offsets) - 1 - start} entries")
         return table
 
-    def stumbles(self, error: pa.ArrowInvalid) -> Indices | None:
-        """The records where the parser stops, one after the other. None: it does not say, or there are too many."""
+    def stumbles(self, error: pa.ArrowInvalid) -> Indices:
+        """The records where the parser stops, one after the other. ArrowInvalid: it does not say which."""
         count = len(self._offsets) - 1
         found: list[int] = []
         start = 0
         while True:
-            column, row = _COLUMN.search(str(error)), _ROW.search(str(error))
-            if column and self._names is not None and column[1] not in self._names:
+            column, row = _CHANGED.search(str(error)), _ROW.search(str(error))
+            if self._infer and self._names is not None and column and column[1] not in self._names:
                 raise ConflictOutside(column[1])
-            if row is None or start + int(row[1]) >= count or len(found) > max(8, count // 64):
-                return None
+            if len(found) > STUMBLES_MIN and len(found) * RECORDS_PER_STUMBLE > start:
+                raise TooMany
+            if row is None or start + int(row[1]) >= count:
+                raise error
             found.append(start + int(row[1]))
             start = found[-1] + 1
             if start == count:
@@ -193,28 +180,25 @@ class _Reader:
 # Columns as the parser reads them, and as they should be
 
 
-def physical(kind: pa.DataType) -> pa.DataType | None:
+def physical(kind: pa.DataType, *, top: bool = True) -> pa.DataType | None:
     """The type to let the parser read, where it does not know the wanted one. None: it cannot read it at all."""
+    if pa.types.is_map(kind) or (pa.types.is_binary(kind) and not top):
+        return None
     if pa.types.is_date(kind) or pa.types.is_binary(kind) or (pa.types.is_timestamp(kind) and not kind.tz):
         return pa.string()
     if kind == pa.float32():
         return pa.float64()  # narrowed afterwards: both ways round alike
-    if pa.types.is_map(kind):
-        return None
+    if pa.types.is_decimal(kind):
+        # Arrow reads digits beyond the precision without a word, and overflows while it scales them up. With room
+        # to spare neither happens, and the cast afterwards checks.
+        return pa.decimal256(76, kind.scale)
     if pa.types.is_list(kind):
-        inner = physical(kind.value_type)
+        inner = physical(kind.value_type, top=False)
         return pa.list_(inner) if inner is not None else None
     if pa.types.is_struct(kind):
-        fields = [(f.name, physical(f.type)) for f in kind]
+        fields = [(f.name, physical(f.type, top=False)) for f in kind]
         return pa.struct(fields) if all(inner is not None for _, inner in fields) else None
     return kind
-
-
-def simple(kind: pa.DataType) -> bool:
-    """Whether the parser's own result is the wanted column, or one cast away from it."""
-    if pa.types.is_nested(kind):
-        return all(simple(kind.field(i).type) for i in range(kind.num_fields))
-    return not pa.types.is_binary(kind)
 
 
 def trim(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
@@ -257,6 +241,11 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
             raise pa.ArrowInvalid("a number that is not finite")  # `Inf` is none of ours, `NaN` is
     if column.type == kind:
         return column
+    if pa.types.is_binary(kind):
+        try:
+            return pa.array([None if text is None else decode_base64(text) for text in column.to_pylist()], kind)
+        except Mismatch as error:
+            raise pa.ArrowInvalid("not base64") from error
     cast = column.cast(kind)
     for leaf in _floats(cast):
         if not pc.all(pc.is_finite(leaf), min_count=0).as_py():

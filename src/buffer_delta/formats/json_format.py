@@ -4,13 +4,14 @@
     JsonFormat("id BIGINT, name STRING", unknown_fields="ignore")          # faster if most fields are unknown
     JsonFormat()                                                           # evolving
 
-A field without a column, and a field that its column cannot take, go to `_rescued_data` as JSON text, numbers just as
-they were written; it is null for the others. A field that is null, and has no column, leaves no trace. A record that
-has no value for a NOT NULL column is bad, like one that is no JSON object (see `json_records`).
+A field without a column, and a field that its column cannot take, go to `_rescued_data` as JSON text, numbers just
+as they were written; it is null for the others. A field that is null, and has no column, leaves no trace. A record
+that has no value for a NOT NULL column is bad, like one that is no JSON object (see `json_records`).
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,14 +21,14 @@ from buffer.config import reject
 from buffer.errors import InvalidConfig
 from buffer_delta.formats import json_fast, json_infer
 from buffer_delta.formats.base import RESCUED, Format, Indices, Parsed, as_binary, chunks
-from buffer_delta.formats.json_records import BadRecord, Columns, load, load_trusted, to_text
+from buffer_delta.formats.json_records import BadRecord, Columns, load, stray_texts, to_text
 from buffer_delta.formats.plain import invalid_utf8
 from buffer_delta.formats.schemas import arrow_schema, merge_schemas, nullable, schema_text
 
-CHUNK_BYTES = (
-    8 << 20
-)  # parsed in one go: large enough that calls cost nothing, small enough to stay in memory twice
+CHUNK_BYTES = 8 << 20  # parsed in one go: large enough that calls cost nothing, small enough to stay in memory twice
 CHUNK_ROWS = 1 << 17
+SINGLY_MAX = 512  # a piece with so few records in which something fails to convert is looked at record by record
+PIECES = 16  # into which a chunk is cut to find it; each costs a call of the parser, about as much as 20 records singly
 
 
 class JsonFormat(Format):
@@ -41,14 +42,13 @@ class JsonFormat(Format):
         on_mismatch: str = "rescue",
         unknown_fields: str = "rescue",
         max_columns: int = 1000,
-        _evolving: bool | None = None,
     ) -> None:
         """`on_mismatch`: `rescue`, or `dead_letter` (the record is bad); `unknown_fields`: `rescue` or `ignore`.
 
         `rescued_data` renames that column; None leaves it out, and then nothing may be rescued.
         `max_columns` bounds what an evolving table may grow to.
         """
-        self._evolving = schema is None if _evolving is None else _evolving
+        self._evolving = schema is None
         self._rescued = rescued_data
         self._on_mismatch = on_mismatch
         self._unknown = unknown_fields
@@ -120,17 +120,9 @@ class JsonFormat(Format):
         }
 
     def with_schema(self, schema: pa.Schema) -> JsonFormat:
-        settled = JsonFormat(
-            schema if len(schema) else None,
-            rescued_data=self._rescued,
-            on_mismatch=self._on_mismatch,
-            unknown_fields=self._unknown,
-            max_columns=self._max_columns,
-            _evolving=self._evolving,
-        )
-        if not len(schema):  # nothing but empty objects so far: rows with nothing but what was rescued
-            settled._given = schema
-            settled._prepare(schema)
+        settled = copy.copy(self)
+        settled._given = schema
+        settled._prepare(schema)
         return settled
 
     @property
@@ -144,7 +136,6 @@ class JsonFormat(Format):
     # Parsing
 
     def parse(self, entries: pa.Array) -> Parsed:
-        assert self._given is not None, "an evolving format gets its columns with with_schema()"
         tables: list[pa.Table] = []
         sources: list[Indices] = []
         bad: list[tuple[int, str]] = []
@@ -160,8 +151,7 @@ class JsonFormat(Format):
         self, chunk: pa.BinaryArray, start: int, bad: list[tuple[int, str]]
     ) -> list[tuple[pa.Table, Indices]]:
         """Rows with the index of their entry in the chunk; bad entries go to `bad` with their index in all."""
-        broken = invalid_utf8(chunk)
-        unreadable = dict(broken)
+        unreadable = dict(invalid_utf8(chunk))
         for index in json_fast.suspects(chunk).tolist():
             if index not in unreadable:
                 try:
@@ -180,39 +170,37 @@ class JsonFormat(Format):
         return [(rows, at) for rows, at in kept if rows.num_rows]
 
     def _parse_many(self, chunk: pa.BinaryArray) -> tuple[list[tuple[pa.Table, Indices]], Indices]:
-        infer = self._unknown == "rescue" and not len(self._by_hand)
+        """Rows with the index of their entry, and the entries left to be looked at singly."""
         try:
-            found = json_fast.read(chunk, self._fast, infer=infer)
-        except json_fast.ConflictOutside:
-            infer = False
-            found = json_fast.read(chunk, self._fast, infer=False)
-        if found.table is None:
-            return [], found.left
-        try:
-            rows = self._finished(found.table, chunk, found.taken, infer)
-        except pa.ArrowInvalid:  # a date that is none, a NaN: find the records
-            return self._halved(chunk, found)
-        return [(rows, found.taken)], found.left
-
-    def _halved(
-        self, chunk: pa.BinaryArray, found: json_fast.Read
-    ) -> tuple[list[tuple[pa.Table, Indices]], Indices]:
-        if len(found.taken) <= json_fast.SINGLY_MAX:
-            return [], np.union1d(found.left, found.taken)
+            infer = self._unknown == "rescue" and not len(self._by_hand)
+            try:
+                found = json_fast.read(chunk, self._fast, infer=infer)
+            except json_fast.ConflictOutside:
+                infer = False
+                found = json_fast.read(chunk, self._fast, infer=False)
+            if found.table is None:
+                return [], found.left
+            return [(self._finished(found.table, chunk, found.taken, infer), found.taken)], found.left
+        except json_fast.TooMany:
+            return [], np.arange(len(chunk))
+        except pa.ArrowInvalid:  # some value does not convert: narrow it down
+            everything = np.arange(len(chunk))
+            if len(chunk) <= SINGLY_MAX:
+                return [], everything
         parts: list[tuple[pa.Table, Indices]] = []
-        left = [found.left]
-        for piece in np.array_split(found.taken, 16):
-            inner, stuck = self._parse_many(chunk.take(pa.array(piece)))
+        left: list[Indices] = []
+        for piece in np.array_split(everything, PIECES):
+            inner, stuck = self._parse_many(chunk.slice(piece[0], len(piece)))
             parts += [(rows, piece[at]) for rows, at in inner]
             left.append(piece[stuck])
-        return parts, np.sort(np.concatenate(left))
+        return parts, np.concatenate(left)
 
     def _finished(self, table: pa.Table, chunk: pa.BinaryArray, taken: Indices, infer: bool) -> pa.Table:
         """The parser's table with our columns. Raises ArrowInvalid where a value must be looked at singly."""
         stray = np.zeros(table.num_rows, bool)
         columns: dict[str, pa.Array] = {}
         for name in table.column_names:
-            column = table[name].combine_chunks()
+            (column,) = table[name].chunks  # of what Arrow inferred, only the validity can be relied upon
             if name not in self._fast.names:
                 stray |= column.is_valid().to_numpy(zero_copy_only=False)
                 continue
@@ -222,56 +210,70 @@ class JsonFormat(Format):
             columns[name] = json_fast.finish(column, self._columns.field(name).type)
         if len(self._by_hand) or (self._unknown == "rescue" and not infer):
             stray[:] = True  # the parser was told to pass over what it does not know: look at each record
-        rescued, by_hand = self._look_at(chunk, taken, np.flatnonzero(stray))
-        columns |= by_hand
+        rescued = pa.nulls(table.num_rows, pa.string())
+        if stray.any():
+            rescued, by_hand = self._look_at(chunk, taken, np.flatnonzero(stray), infer)
+            columns |= by_hand
         arrays = [columns[name] for name in self._columns.names]
-        return pa.Table.from_arrays(
-            [*arrays, *([rescued] if self._rescued is not None else [])], schema=self._schema
-        )
+        return pa.Table.from_arrays([*arrays, *([rescued] if self._rescued is not None else [])], schema=self._schema)
 
     def _look_at(
-        self, chunk: pa.BinaryArray, taken: Indices, rows: Indices
+        self, chunk: pa.BinaryArray, taken: Indices, rows: Indices, infer: bool
     ) -> tuple[pa.Array, dict[str, pa.Array]]:
         """The rescued column, and the columns that the parser cannot read, of rows it has taken otherwise."""
         texts: list[str | None] = [None] * len(taken)
-        values: list[list[Any]] = []
-        everything, by_hand = Columns(self._columns), Columns(self._by_hand)
-        for row in rows.tolist():
-            record = load_trusted(chunk[int(taken[row])].as_py())
-            stray = everything.stray(record) if self._unknown == "rescue" else {}
-            if len(self._by_hand):
-                converted, _, mismatches = by_hand.convert({n: record.get(n) for n in self._by_hand.names})
-                if mismatches:
-                    raise pa.ArrowInvalid("a value that its column cannot take")
-                values.append(converted)
-            if stray:
-                texts[row] = to_text(stray)
-        arrays = {
-            f.name: pa.array([v[i] for v in values], f.type) for i, f in enumerate(self._by_hand) if len(rows)
-        }
-        return pa.array(texts, pa.string()), arrays
+        entries = chunk.take(pa.array(taken[rows])).to_pylist()
+        columns = Columns(self._columns)
+        try:
+            if infer:
+                for row, text in zip(rows.tolist(), stray_texts(entries, columns), strict=True):
+                    texts[row] = text
+                return pa.array(texts, pa.string()), {}
+            records = [load(entry) for entry in entries]
+        except BadRecord as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        if self._unknown == "rescue":
+            for row, record in zip(rows.tolist(), records, strict=True):
+                stray = columns.stray(record)
+                texts[row] = to_text(stray) if stray else None
+        found = Columns(self._by_hand).convert(records)
+        if found.mismatches:
+            raise pa.ArrowInvalid("a value that its column cannot take")
+        return pa.array(texts, pa.string()), dict(zip(self._by_hand.names, found.arrays, strict=True))
 
     def _parse_singly(
         self, chunk: pa.BinaryArray, left: Indices, unreadable: dict[int, str], candidates: Indices
     ) -> tuple[pa.Table, Indices]:
-        columns = Columns(self._columns)
-        values: list[list[Any]] = []
-        kept: list[int] = []
-        for index in left.tolist():
+        records: list[dict[str, Any]] = []
+        at: list[int] = []
+        for index, entry in zip(left.tolist(), chunk.take(pa.array(left)).to_pylist(), strict=True):
             try:
-                record = load(chunk[index].as_py())
-                row, stray, mismatches = columns.convert(record)
-                if mismatches and self._on_mismatch == "dead_letter":
-                    raise BadRecord("; ".join(mismatches.values()))
+                records.append(load(entry))
             except BadRecord as error:
                 unreadable[int(candidates[index])] = str(error)
-                continue
-            if self._unknown == "ignore":
-                stray = {name: value for name, value in stray.items() if name in mismatches}
-            values.append([*row, to_text(stray) if stray else None] if self._rescued is not None else row)
-            kept.append(index)
-        arrays = [pa.array([v[i] for v in values], f.type) for i, f in enumerate(self._schema)]
-        return pa.Table.from_arrays(arrays, schema=self._schema), np.array(kept, np.int64)
+            else:
+                at.append(index)
+        found = Columns(self._columns).convert(records)
+        stray = found.stray
+        if self._unknown == "ignore":
+            stray = [
+                {
+                    name: value
+                    for name, value in fields.items()
+                    if name in self._columns.names and row in found.mismatches
+                }
+                for row, fields in enumerate(stray)
+            ]
+        rescued = [pa.array([to_text(fields) if fields else None for fields in stray], pa.string())]
+        rows = pa.Table.from_arrays(
+            [*found.arrays, *(rescued if self._rescued is not None else [])], schema=self._schema
+        )
+        kept = np.array(at, np.int64)
+        if self._on_mismatch == "rescue" or not found.mismatches:
+            return rows, kept
+        unreadable |= {int(candidates[at[row]]): "; ".join(errors) for row, errors in found.mismatches.items()}
+        fitting = np.setdiff1d(np.arange(len(at)), list(found.mismatches))
+        return rows.take(pa.array(fitting)), kept[fitting]
 
     def _without_required_nulls(
         self, rows: pa.Table, at: Indices, unreadable: dict[int, str]

@@ -1,7 +1,7 @@
 """Which columns some JSON records would need: the evolving half of the format `json`.
 
-Numbers are BIGINT or DOUBLE, text is STRING even where it looks like a time: a column must not change its mind when
-one record comes that does not look like it. Fields that were null so far are not there yet.
+Numbers are BIGINT or DOUBLE, text is STRING even where it looks like a time: a column must not change its mind
+when one record comes that does not look like it. Fields that were null so far are not there yet.
 """
 
 from __future__ import annotations
@@ -25,24 +25,29 @@ def infer(entries: pa.BinaryArray) -> pa.Schema:
     bad = {index for index, _ in invalid_utf8(entries)}
     odd = [index for index in json_fast.suspects(entries).tolist() if index not in bad]
     rest = np.setdiff1d(np.arange(len(entries)), [*bad, *odd])
-    found = []
-    if len(rest):
-        candidates = entries.take(pa.array(rest)) if len(rest) < len(entries) else entries
-        read = json_fast.read(candidates, None, infer=True)
-        if read.table is not None:
-            found.append(pa.schema([pa.field(f.name, _plain(f.type)) for f in read.table.schema]))
-        odd += rest[read.left].tolist()
-    found += [
-        schema for schema in map(_infer_one, (entries[index].as_py() for index in odd)) if schema is not None
-    ]
+    found = _infer_many(entries.take(pa.array(rest)) if len(rest) < len(entries) else entries)
+    found += [_infer_one(entries[index].as_py()) for index in odd]
     return merge_schemas(None, found)
 
 
-def _infer_one(entry: bytes) -> pa.Schema | None:
+def _infer_many(entries: pa.BinaryArray) -> list[pa.Schema]:
+    if len(entries) == 0:
+        return []
+    try:
+        read = json_fast.read(entries, None, infer=True)
+    except (pa.ArrowInvalid, json_fast.TooMany):  # they contradict each other
+        return [_infer_one(entry) for entry in entries.to_pylist()]
+    found = [_infer_one(entries[index].as_py()) for index in read.left.tolist()]
+    if read.table is not None:
+        found.insert(0, pa.schema([pa.field(f.name, _plain(f.type)) for f in read.table.schema]))
+    return found
+
+
+def _infer_one(entry: bytes) -> pa.Schema:
     try:
         record = load(entry)
     except BadRecord:
-        return None
+        return pa.schema([])
     return pa.schema([pa.field(name, type_of(value)) for name, value in record.items()])
 
 

@@ -14,7 +14,8 @@ takes from its field:
     ARRAY, STRUCT, MAP     array, object, object
     null, no such field    null
 
-A field that a column cannot take is a mismatch: the column is null, the field goes to the rescued column as it came.
+A field that a column cannot take is a mismatch: the column is null, and the field goes, as it came, to the
+rescued column.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ import decimal
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-
-from buffer_delta.formats.ddl import TIMESTAMP
 
 DEPTH_MAX = 200
 """Deeper records are bad. Real ones have a dozen levels; a hundred thousand crash C++ parsers."""
@@ -73,7 +73,6 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODE = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number).decode
-_DECODE_TRUSTED = json.JSONDecoder(parse_float=Number).decode
 
 
 def load(entry: bytes) -> dict[str, Any]:
@@ -99,12 +98,6 @@ def load(entry: bytes) -> dict[str, Any]:
     return record
 
 
-def load_trusted(entry: bytes) -> dict[str, Any]:
-    """The record of an entry that `json_fast` has parsed already."""
-    record: dict[str, Any] = _DECODE_TRUSTED(entry.decode())
-    return record
-
-
 def to_text(value: Any) -> str:
     """Compact JSON, with every number as it was written."""
     if isinstance(value, str):
@@ -118,44 +111,77 @@ def to_text(value: Any) -> str:
     return json.dumps(value)
 
 
+@dataclass(frozen=True)
+class Converted:
+    """Records as columns."""
+
+    arrays: list[pa.Array]
+    stray: list[dict[str, Any]]
+    """For each record the fields without a place: unknown ones, and those that mismatch."""
+    mismatches: dict[int, list[str]]
+    """What is wrong with the records that have such."""
+
+
 class Columns:
     """The columns of a schema, ready to take records."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._converters = [(f.name, f.type, converter(f.type), strayer(f.type)) for f in schema]
+        self._fields = [(f.name, f.type, strayer(f.type)) for f in schema]
         self._names = frozenset(schema.names)
 
-    def convert(self, record: dict[str, Any]) -> tuple[list[Any], dict[str, Any], dict[str, str]]:
-        """The values in column order; the fields without a place; what is wrong with those that mismatch."""
-        values: list[Any] = []
-        stray = {n: v for n, v in record.items() if n not in self._names and v is not None}
-        mismatches: dict[str, str] = {}
-        for name, kind, convert, strays in self._converters:
-            value = record.get(name)
-            if value is None:
-                values.append(None)
-                continue
-            try:
-                values.append(convert(value))
-            except Mismatch:
-                values.append(None)
-                stray[name] = value
-                mismatches[name] = f"column {name!r} ({kind}) cannot hold {shown(value)}"
-                continue
-            rest = strays(value) if strays else None
-            if rest is not None:
-                stray[name] = rest
-        return values, stray, mismatches
+    def convert(self, records: list[dict[str, Any]]) -> Converted:
+        stray = [self._unknown(record) for record in records]
+        mismatches: dict[int, list[str]] = {}
+        arrays = []
+        for name, kind, strays in self._fields:
+            values = [record.get(name) for record in records]
+            array, misfits = convert_column(values, kind)
+            arrays.append(array)
+            for row in misfits:
+                stray[row][name] = values[row]
+                mismatches.setdefault(row, []).append(f"column {name!r} ({kind}) cannot hold {shown(values[row])}")
+            for row, value in enumerate(values if strays else ()):
+                rest = strays(value) if strays and value is not None and name not in stray[row] else None
+                if rest is not None:
+                    stray[row][name] = rest
+        return Converted(arrays, stray, mismatches)
 
     def stray(self, record: dict[str, Any]) -> dict[str, Any]:
         """The fields without a place in a record all of whose columns fit."""
-        stray = {n: v for n, v in record.items() if n not in self._names and v is not None}
-        for name, _, _, strays in self._converters:
+        found = self._unknown(record)
+        for name, _, strays in self._fields:
             value = record.get(name) if strays else None
             rest = strays(value) if strays and value is not None else None
             if rest is not None:
-                stray[name] = rest
-        return stray
+                found[name] = rest
+        return found
+
+    def _unknown(self, record: dict[str, Any]) -> dict[str, Any]:
+        names = self._names
+        return {name: value for name, value in record.items() if name not in names and value is not None}
+
+
+def stray_texts(entries: list[bytes], columns: Columns) -> list[str | None]:
+    """The fields without a place, as JSON, of entries all of which Arrow has parsed. Raises BadRecord.
+
+    Mostly there are only strings and whole numbers, and Python's own parser and writer do. But a number with a point
+    must keep its digits, and in an object Arrow would not have noticed a name that is there twice.
+    """
+    texts: list[str | None] = []
+    for at, entry in enumerate(entries):
+        try:
+            stray = columns.stray(json.loads(entry))
+        except ValueError as error:  # Arrow lets things pass in fields that it was given no type for
+            raise BadRecord(str(error)) from error
+        if not all(map(_is_exact, stray.values())):
+            exact = (columns.stray(load(entry)) for entry in entries[at:])  # those after it will be no different
+            return texts + [to_text(stray) if stray else None for stray in exact]
+        texts.append(json.dumps(stray, ensure_ascii=False, separators=(",", ":")) if stray else None)
+    return texts
+
+
+def _is_exact(value: Any) -> bool:
+    return isinstance(value, str | int) or (isinstance(value, list) and all(isinstance(v, str | int) for v in value))
 
 
 def shown(value: Any) -> str:
@@ -164,6 +190,53 @@ def shown(value: Any) -> str:
 
 
 # What a type takes
+
+
+def convert_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """The values as a column, null where they mismatch; and the rows that do."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _convert_times(values, kind)
+    convert = converter(kind)
+    found: list[Any] = []
+    misfits: list[int] = []
+    for row, value in enumerate(values):
+        try:
+            found.append(None if value is None else convert(value))
+        except Mismatch:
+            found.append(None)
+            misfits.append(row)
+    return pa.array(found, kind), misfits
+
+
+def _convert_times(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """All at once where they are all right; narrowed down where not: a cast for each value would take longest."""
+    misfits = {row for row, value in enumerate(values) if value is not None and not isinstance(value, str)}
+    found = pa.nulls(0, kind)
+    todo = [(0, pa.array([None if row in misfits else value for row, value in enumerate(values)], pa.string()))]
+    while todo:
+        start, texts = todo.pop()
+        try:
+            found = pa.concat_arrays([found, _cast_times(texts, kind)])
+        except Mismatch:
+            half = len(texts) // 2
+            if half:
+                todo += [(start + half, texts[half:]), (start, texts[:half])]
+            else:
+                misfits.add(start)
+                found = pa.concat_arrays([found, pa.nulls(1, kind)])
+    return found, sorted(misfits)
+
+
+def _cast_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid as error:
+        if not pa.types.is_timestamp(kind) or kind.tz is None:
+            raise Mismatch from error
+    try:
+        return texts.cast(pa.timestamp("us")).cast(kind)  # without a zone it is UTC
+    except pa.ArrowInvalid as error:
+        raise Mismatch from error
 
 
 @lru_cache(maxsize=1024)
@@ -179,13 +252,11 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_string(kind):
         return lambda value: value if isinstance(value, str) else to_text(value)
     if pa.types.is_binary(kind):
-        return _binary
+        return decode_base64
     if pa.types.is_decimal(kind):
         return lambda value: _decimal(value, kind)
-    if pa.types.is_date(kind):
-        return lambda value: _cast(value, kind)
-    if pa.types.is_timestamp(kind):
-        return _timestamp if kind.tz else lambda value: _cast(value, kind)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return lambda value: _cast_times(pa.array([_checked(value, isinstance(value, str))]), kind)[0]
     return _nested_converter(kind)
 
 
@@ -285,25 +356,11 @@ def _decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
     return exact
 
 
-def _binary(value: Any) -> bytes:
+def decode_base64(value: Any) -> bytes:
     try:
         return base64.b64decode(_checked(value, isinstance(value, str)), validate=True)
     except (binascii.Error, ValueError) as error:
         raise Mismatch from error
-
-
-def _cast(value: Any, kind: pa.DataType) -> Any:
-    try:
-        return pa.scalar(_checked(value, isinstance(value, str)), pa.string()).cast(kind)
-    except pa.ArrowInvalid as error:
-        raise Mismatch from error
-
-
-def _timestamp(value: Any) -> Any:
-    try:
-        return _cast(value, TIMESTAMP)
-    except Mismatch:
-        return _cast(value, pa.timestamp("us")).cast(TIMESTAMP)
 
 
 # Small things
@@ -312,7 +369,7 @@ def _timestamp(value: Any) -> Any:
 def _kind(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)
-    return {str: "a string", list: "an array"}.get(type(value), "a number")
+    return "a string" if isinstance(value, str) else "an array" if isinstance(value, list) else "a number"
 
 
 def _depth(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 from buffer_delta.formats.base import Format, Parsed, as_binary
 from buffer_delta.formats.schemas import arrow_schema, merge_schemas, nullable, schema_text
 
+UNREADABLE = (pa.ArrowException, ValueError, OSError)  # Arrow says OSError of a stream that ends too soon
 ROWS_PER_ENTRY_MAX = 10_000_000  # a stream of a few bytes may claim 2^63 rows of nothing
 
 
@@ -54,16 +56,16 @@ class TextFormat(Format):
 class ArrowFormat(Format):
     """Each payload is an Arrow IPC stream of any number of rows.
 
-    With a schema, columns are matched by name and converted without loss; missing ones are null. A stream that does
-    not fit, or has columns beyond the schema, is bad as a whole. Without one, the columns follow the data.
+    With a schema, columns are matched by name and converted without loss; missing ones are null. A stream that
+    does not fit, or has columns beyond the schema, is bad as a whole. Without one, the columns follow the data.
     """
 
     name: ClassVar[str] = "arrow"
     many_rows: ClassVar[bool] = True
 
-    def __init__(self, schema: Any = None, *, _evolving: bool | None = None) -> None:
+    def __init__(self, schema: Any = None) -> None:
         self._schema = None if schema is None else nullable(arrow_schema(schema))
-        self._evolving = schema is None if _evolving is None else _evolving
+        self._evolving = schema is None
 
     @property
     def schema(self) -> pa.Schema:
@@ -75,7 +77,9 @@ class ArrowFormat(Format):
         return self._evolving
 
     def with_schema(self, schema: pa.Schema) -> ArrowFormat:
-        return ArrowFormat(schema, _evolving=self._evolving)
+        settled = copy.copy(self)
+        settled._schema = nullable(schema)
+        return settled
 
     def discover(self, entries: pa.Array) -> pa.Schema:
         found: dict[str, pa.Schema] = {}
@@ -83,7 +87,7 @@ class ArrowFormat(Format):
             try:
                 with pa.ipc.open_stream(entry.as_buffer()) as stream:
                     schema = arrow_schema(stream.schema)
-            except (pa.ArrowException, ValueError):  # what is wrong with it, `parse` will say
+            except UNREADABLE:  # what is wrong with it, `parse` will say
                 continue
             found.setdefault(str(schema), schema)
         return merge_schemas(None, found.values())
@@ -95,7 +99,7 @@ class ArrowFormat(Format):
         for index, entry in enumerate(as_binary(entries)):
             try:
                 part = self._read(entry.as_buffer())
-            except (pa.ArrowException, ValueError) as error:
+            except UNREADABLE as error:
                 bad.append((index, f"not an Arrow stream of these columns: {error}"))
                 continue
             parts.append(part)
@@ -113,9 +117,7 @@ class ArrowFormat(Format):
                 rows += batch.num_rows
                 if rows > ROWS_PER_ENTRY_MAX:
                     raise ValueError(f"more than {ROWS_PER_ENTRY_MAX:,} rows in one entry")
-                batch.validate(
-                    full=True
-                )  # offsets come from outside: following a wrong one would crash the process
+                batch.validate(full=True)  # offsets come from outside: following a wrong one would crash the process
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema)
         unknown = set(table.column_names) - set(self.schema.names)

@@ -1,7 +1,7 @@
 """Schemas: what a user may give, how two of them merge, how Arrow's and Spark's meet.
 
-Merging rules, for schemas that follow the data. A value that does not fit is never lost: it stays, as it came, in the
-rescued column.
+Merging rules, for schemas that follow the data. A value that does not fit is never lost: it stays, as it came, in
+the rescued column.
 
     a new field                       becomes a column
     int and double                    double
@@ -18,16 +18,34 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from buffer.errors import InvalidConfig
 from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, parse_ddl
 
 _UNSTORABLE = frozenset(" ,;{}()\n\t=")  # Delta refuses them in column names unless columns are mapped
 _PLAIN = frozenset(
-    [pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string()]
-    + [pa.binary(), pa.date32()]
+    (
+        pa.bool_(),
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.date32()),
+    )
 )
+_SPARK_PLAIN = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
 
 
 def arrow_schema(given: Any) -> pa.Schema:
@@ -40,8 +58,8 @@ def arrow_schema(given: Any) -> pa.Schema:
         schema = given
     else:
         raise InvalidConfig(
-            f"schema={given!r} is not allowed: it must be a DDL string like 'id BIGINT, name STRING', a StructType or "
-            "an Arrow schema",
+            f"schema={given!r} is not allowed: it must be a DDL string ('id BIGINT, name STRING'), a StructType "
+            "or an Arrow schema",
             key="schema",
             value=given,
         )
@@ -89,8 +107,8 @@ def merge_schemas(
 ) -> pa.Schema:
     """The known columns, unchanged but for new fields in their structs, and those found besides, in order.
 
-    `taken` names are never added; nor are columns beyond `max_columns`: a stray map with a key for every record would
-    otherwise make a table nobody can read.
+    `taken` names are never added; nor are columns beyond `max_columns`: a stray map with a key for every record
+    would otherwise make a table nobody can read.
     """
     fields = {f.name.lower(): f for f in known} if known is not None else {}
     fresh: dict[str, pa.Field] = {}
@@ -164,11 +182,21 @@ def _settled(kind: pa.DataType) -> pa.DataType | None:
     return kind
 
 
-def _from_spark(field: Any) -> pa.DataType:
-    try:
-        return to_arrow_type(field.dataType, timezone="UTC")
-    except Exception as error:  # PySpark raises several kinds for types that Arrow has no name for
-        raise _refused(field.name, field.dataType.simpleString()) from error
+def _from_spark(field: StructField) -> pa.DataType:
+    if not _is_plain(field.dataType):
+        raise _refused(field.name, field.dataType.simpleString())
+    return to_arrow_type(field.dataType, timezone="UTC")
+
+
+def _is_plain(kind: DataType) -> bool:
+    """Not VARIANT and the like, which travel through Arrow in disguise."""
+    if isinstance(kind, StructType):
+        return all(_is_plain(f.dataType) for f in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _is_plain(kind.elementType)
+    if isinstance(kind, MapType):
+        return _is_plain(kind.keyType) and _is_plain(kind.valueType)
+    return isinstance(kind, _SPARK_PLAIN)
 
 
 def _normal(name: str, kind: pa.DataType) -> pa.DataType:
@@ -181,11 +209,7 @@ def _normal(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_timestamp(kind):
         return TIMESTAMP if kind.tz else pa.timestamp("us")
-    if (
-        pa.types.is_decimal128(kind)
-        and kind.precision <= DECIMAL_PRECISION_MAX
-        and 0 <= kind.scale <= kind.precision
-    ):
+    if pa.types.is_decimal128(kind) and kind.precision <= DECIMAL_PRECISION_MAX and 0 <= kind.scale <= kind.precision:
         return kind
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_normal(name, kind.value_type))

@@ -1,0 +1,186 @@
+"""Commands that look at a queue and change nothing: `status`, `manifest dump`, `ledger dump`, `verify`."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+from typing import Any
+
+import click
+
+from buffer.cli.options import looking_settings, queue_options
+from buffer.cli.shell import DONE, FAILED, json_option, print_facts, print_json, print_table, track
+from buffer.config import ConsumerConfig
+from buffer.errors import ObjectNotFound
+from buffer.fetch import FetchHandle
+from buffer.human import human_bytes, plural
+from buffer.ledger import VERSION as LEDGER_VERSION
+from buffer.ledger import ledger_path
+from buffer.manifest import VERSION as MANIFEST_VERSION
+from buffer.manifest import Manifest
+from buffer.status import naming, queue_status, read_ledger, read_manifest
+from buffer.store.base import Store
+from buffer.store.open import open_store
+from buffer.verify import check_batches, damaged
+
+
+def open_queue(options: dict[str, Any]) -> tuple[ConsumerConfig, Store]:
+    config = looking_settings(options)
+    store = open_store(config.store, **config.store_options) if isinstance(config.store, str) else config.store
+    return config, store
+
+
+def fetch_handle(config: ConsumerConfig, store: Store) -> FetchHandle:
+    return FetchHandle(store, max_batch_bytes=config.max_batch_bytes, attempts=config.fetch_attempts)
+
+
+@click.command()
+@queue_options
+@click.option("--no-objects", is_flag=True, help="Do not list the batch objects: quicker on a prefix of millions.")
+@json_option
+def status(no_objects: bool, as_json: bool, **options: Any) -> None:
+    """Show what waits in a queue, how far its loader is, and whether anybody must act.
+
+    Nothing is claimed and nothing is changed: run it as often as you like, beside producers and loaders.
+
+    \b
+    Examples:
+      buffer status --store ./queue
+      buffer status --store s3://bucket/events --json | jq .lag_seconds
+
+    \b
+    waiting   batches that no consumer has acked yet, and their bytes
+    lag       how long the oldest of them has waited
+    epoch     goes up by one each time a consumer takes the queue over
+    plan      the range that a loader is committing, or committed last
+    blocked   batches that cannot be read; `buffer verify` and `buffer-delta unblock` help
+    """
+    config, store = open_queue(options)
+    prefix = None if no_objects else config.data_path_prefix
+    found = queue_status(store, config.manifest_path, data_path_prefix=prefix)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print_facts(found.facts())
+
+
+@click.group()
+def manifest() -> None:
+    """The manifest: the list of batches that is the queue."""
+
+
+@manifest.command("dump")
+@queue_options
+@json_option
+def dump_manifest(as_json: bool, **options: Any) -> None:
+    """Print the manifest as JSON; with --json on one line.
+
+    \b
+    Keys: version, epoch, next_sequence, entries[{sequence, location,
+          metadata[{start_index, ingestion_time_ms, payload_base64}]}]
+
+    \b
+    Example:
+      buffer manifest dump --store ./queue | jq '.entries[].location'
+    """
+    config, store = open_queue(options)
+    found = read_manifest(store, config.manifest_path)
+    with naming(config.manifest_path):
+        document = manifest_document(found)
+    print_json(document, indent=None if as_json else 2)
+
+
+def manifest_document(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "version": MANIFEST_VERSION,
+        "epoch": manifest.epoch,
+        "next_sequence": manifest.next_sequence,
+        "entries": [
+            {
+                "sequence": entry.sequence,
+                "location": entry.location,
+                "metadata": [
+                    {
+                        "start_index": item.start_index,
+                        "ingestion_time_ms": item.ingestion_time_ms,
+                        "payload_base64": base64.b64encode(item.payload).decode(),
+                    }
+                    for item in entry.metadata
+                ],
+            }
+            for entry in manifest
+        ],
+    }
+
+
+@click.group()
+def ledger() -> None:
+    """The ledger: what a loader has promised to do with the queue."""
+
+
+@ledger.command("dump")
+@queue_options
+@json_option
+def dump_ledger(as_json: bool, **options: Any) -> None:
+    """Print the ledger as JSON; with --json on one line. It exists once a loader was here.
+
+    \b
+    Example:
+      buffer ledger dump --store ./queue | jq .plan
+    """
+    config, store = open_queue(options)
+    found = read_ledger(store, config.manifest_path)
+    if found is None:
+        path = ledger_path(config.manifest_path)
+        raise ObjectNotFound(
+            f"{store.url} has no ledger {path!r}: no loader has been at this queue, or the path is wrong",
+            location=path,
+        )
+    print_json({"version": LEDGER_VERSION, **dataclasses.asdict(found)}, indent=None if as_json else 2)
+
+
+@click.command()
+@queue_options
+@click.option("--from", "first", type=click.IntRange(min=0), default=0, help="Start at this sequence.")
+@click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Batches read at once.")
+@json_option
+def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
+    """Check that every batch in the queue is there and decodes.
+
+    Reads them all, changes nothing, and lists the ones that are damaged:
+
+    \b
+    missing      there is no object at its location
+    corrupt      its bytes do not decode
+    unreadable   the store could not deliver it: no permission, no network
+
+    \b
+    Example:
+      buffer verify --store s3://bucket/events && echo all fine
+
+    Exit code 1 if any batch is damaged.
+    """
+    config, store = open_queue(options)
+    seen = read_manifest(store, config.manifest_path)
+    total = max(0, seen.next_sequence - max(first, seen.first_sequence))
+    checks = check_batches(fetch_handle(config, store), seen.entries_from(first), jobs)
+    with naming(config.manifest_path):
+        checked = list(track(checks, total=total, label="verifying"))
+    bad = damaged(checked, read_manifest(store, config.manifest_path))
+    entries, size = sum(item.entries for item in checked), sum(item.bytes for item in checked)
+    if as_json:
+        listed = [
+            {"sequence": b.sequence, "location": b.location, "problem": b.problem, "error": b.error} for b in bad
+        ]
+        print_json({"batches": len(checked), "entries": entries, "bytes": size, "damaged": listed})
+    else:
+        if bad:
+            print_table(
+                ["sequence", "problem", "location", "error"],
+                [(b.sequence, b.problem, b.location, b.error) for b in bad],
+                right=["sequence"],
+            )
+        batches = plural(len(checked), "batches")
+        verdict = f"{len(bad):,} of {batches} damaged" if bad else f"{batches}, all fine"
+        click.echo(f"{verdict}: {plural(entries, 'entries')}, {human_bytes(size)} decoded")
+    return FAILED if bad else DONE

@@ -1,0 +1,270 @@
+"""What every command shares: exit codes, one-line errors, output for people and for programs.
+
+    0 done · 1 failed · 2 bad usage · 3 fenced · 4 blocked · 5 gap · 130 Ctrl-C · 141 the pipe's reader is gone
+
+Rules:
+- Results go to stdout; errors, warnings and progress to stderr. Progress is drawn on terminals only.
+- An error is one line, `error: …`. The traceback is there with `--debug`.
+- A command returns its exit code; None is 0. Errors become codes here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any, TypeVar
+
+import click
+from click.shell_completion import get_completion_class, shell_complete
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
+
+DONE, FAILED, USAGE, FENCED, BLOCKED, GAP = range(6)
+INTERRUPTED = 130
+READER_GONE = 141
+
+ExitCodes = Sequence[tuple[type[BaseException], int]]
+"""The first class that an error is an instance of decides; FAILED if none does."""
+
+CORE_EXIT_CODES: ExitCodes = ((InvalidInput, USAGE), (Fenced, FENCED), (StateLost, GAP))
+
+EXIT_CODE_HELP = "Exit codes: 0 done, 1 failed, 2 bad usage, 3 fenced, 4 blocked, 5 gap or lost state."
+
+PIPED_WIDTH = 240
+"""Columns of a table that goes into a pipe or a file: nothing is cut there."""
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Session:
+    """One run of a program. Options that may stand on any command leave their values here."""
+
+    debug: bool = False
+    verbose: bool = False
+
+    @property
+    def log_level(self) -> int:
+        return logging.DEBUG if self.debug else logging.INFO if self.verbose else logging.WARNING
+
+
+# Running
+
+
+def run(
+    command: click.Command, prog_name: str, args: Sequence[str] | None = None, codes: ExitCodes = CORE_EXIT_CODES
+) -> int:
+    """Run a command line, by default the process's own, and return its exit code. Errors become codes here."""
+    session = Session()
+    args = sys.argv[1:] if args is None else list(args)
+    variable = completion_variable(prog_name)
+    if instruction := os.environ.get(variable):
+        return shell_complete(command, {"obj": session}, prog_name, variable, instruction)
+    with _logging_to_stderr(session):
+        try:
+            # Not `command.main`: it has codes of its own for a broken pipe and for Ctrl-C.
+            with command.make_context(prog_name, args, obj=session) as context:
+                result = command.invoke(context)
+            sys.stdout.flush()
+        except click.exceptions.Exit as wanted:
+            return wanted.exit_code
+        except BrokenPipeError:
+            _forget_stdout()
+            return READER_GONE
+        except (KeyboardInterrupt, click.Abort):
+            return INTERRUPTED
+        except click.ClickException as error:
+            _show_usage(error)
+            return error.exit_code
+        except Exception as error:  # noqa: BLE001 - the last line: a person gets a sentence, not a traceback
+            return _report(error, session, codes)
+        return result if isinstance(result, int) else DONE
+
+
+def exit_code(error: BaseException, codes: ExitCodes = CORE_EXIT_CODES) -> int:
+    return next((code for kind, code in codes if isinstance(error, kind)), FAILED)
+
+
+def describe(error: BaseException) -> str:
+    """One line. Errors of this project say all there is to say; of others, the class belongs to it."""
+    lines = str(error).strip().splitlines() or [""]
+    if isinstance(error, BufferQueueError):
+        return " ".join(line.strip() for line in lines)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+
+
+def _report(error: Exception, session: Session, codes: ExitCodes) -> int:
+    if session.debug:
+        traceback.print_exception(error)
+    click.echo(f"error: {describe(error)}", err=True)
+    for note in getattr(error, "__notes__", []):
+        click.echo(f"       {note}", err=True)
+    if not isinstance(error, BufferQueueError | OSError) and not session.debug:
+        click.echo("       run it again with --debug to see where that came from", err=True)
+    return exit_code(error, codes)
+
+
+def _show_usage(error: click.ClickException) -> None:
+    if isinstance(error, click.UsageError) and error.message == (error.ctx.get_help() if error.ctx else None):
+        error.show()  # a group without a command shows its help
+        return
+    click.echo(f"error: {error.format_message()}", err=True)
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(f"       `{context.command_path} --help` tells more", err=True)
+
+
+def _forget_stdout() -> None:
+    """Nobody reads any more: what is still buffered must not fail once more when the interpreter flushes it."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # not a real file
+        return
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, descriptor)
+    os.close(devnull)
+
+
+class _StderrHandler(logging.Handler):
+    """`warning: …`. Looks `sys.stderr` up each time: a progress bar may stand in for it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+
+
+@contextmanager
+def _logging_to_stderr(session: Session) -> Iterator[None]:
+    """The libraries' warnings, while the command runs. The level follows `-v` and `--debug` as they are parsed."""
+    handler = _StderrHandler()
+    handler.addFilter(lambda record: record.levelno >= session.log_level)
+    loggers = [logging.getLogger("buffer"), logging.getLogger("buffer_delta")]
+    earlier = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, level, propagate in earlier:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def session_options(command: F) -> F:
+    """`--debug` and `-v`, wherever on the command line they stand."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        session = ctx.find_object(Session)
+        if value and session is not None and param.name is not None:
+            setattr(session, param.name, True)
+
+    for names, text in (
+        (("--debug",), "Show tracebacks and debug logs."),
+        (("-v", "--verbose"), "Show info logs."),
+    ):
+        command = click.option(*names, is_flag=True, expose_value=False, callback=remember, help=text)(command)
+    return command
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+# Output
+
+
+def is_terminal(stream: IO[Any]) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # replaced or closed
+        return False
+
+
+def out_console() -> Console:
+    return Console(highlight=False, width=None if is_terminal(sys.stdout) else PIPED_WIDTH)
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
+
+
+def print_facts(facts: Mapping[str, object], title: str = "") -> None:
+    """Names and values, one a line. Values that are None are left out."""
+    if title:
+        click.secho(title, bold=True)
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        if value is not None:
+            click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # brackets in a location are not markup
+    console = out_console()
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
+    """The items, with a progress bar on stderr while they are worked on. Quiet unless stderr is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr)) as progress:
+        yield from progress.track(items, total=total, description=label)
+
+
+class OrderedGroup(click.Group):
+    """Lists its commands in the order in which they were added: the usual ones first."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(self.commands)
+
+
+# Completion
+
+
+def completion_variable(program: str) -> str:
+    return f"_{program.replace('-', '_').upper()}_COMPLETE"
+
+
+def completion_command(program: str) -> click.Command:
+    """The command that prints the script which makes a shell complete the program's command line."""
+
+    @click.command(
+        "completion",
+        help=f"""Print the script that makes your shell complete commands and options.
+
+        \b
+        bash   eval "$({program} completion bash)"     in ~/.bashrc
+        zsh    eval "$({program} completion zsh)"      in ~/.zshrc
+        fish   {program} completion fish > ~/.config/fish/completions/{program}.fish
+        """,
+    )
+    @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+    @click.pass_context
+    def completion(ctx: click.Context, shell: str) -> None:
+        kind = get_completion_class(shell)
+        assert kind is not None, "click knows the three"
+        click.echo(kind(ctx.find_root().command, {}, program, completion_variable(program)).source())
+
+    return completion

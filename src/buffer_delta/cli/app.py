@@ -1,0 +1,127 @@
+"""The command `buffer-delta`: load a queue into Delta Lake tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buffer.cli.options import queue_options
+from buffer.cli.shell import (
+    BLOCKED,
+    CORE_EXIT_CODES,
+    EXIT_CODE_HELP,
+    GAP,
+    USAGE,
+    ExitCodes,
+    OrderedGroup,
+    completion_command,
+    json_option,
+    run,
+    session_options,
+)
+from buffer.clock import SystemClock
+from buffer.errors import Fenced
+from buffer_delta.cli.settings import loader_options, loader_settings
+from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.cli.status import status, unblock
+from buffer_delta.demo import demo
+from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
+
+if TYPE_CHECKING:
+    from buffer_delta.progress import Progress
+
+EXIT_CODES: ExitCodes = (
+    (Blocked, BLOCKED),
+    (SequenceGap, GAP),
+    (QueueBound, USAGE),
+    (RouteChanged, USAGE),
+    *CORE_EXIT_CODES,
+)
+"""The tree of lost state (table dropped, ledger behind, …) is in the core's list already, as GAP."""
+
+FENCED_WAIT_S = 5.0
+
+
+@click.group(
+    cls=OrderedGroup,
+    epilog=EXIT_CODE_HELP,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@session_options
+@click.version_option(version("buffer-delta"), package_name="buffer-delta")
+def cli() -> None:
+    """Load a durable buffer into Delta Lake tables, exactly once, on Spark.
+
+    \b
+    Try it:
+      buffer-delta demo
+      seq 1000 | buffer produce --store ./queue
+      buffer-delta load --store ./queue --table ./numbers --format text --available-now
+    """
+
+
+@click.command()
+@queue_options
+@loader_options
+@spark_options
+@click.option("--available-now", is_flag=True, help="Load what is in the queue now, then end.")
+@click.option(
+    "--fenced-wait-s",
+    type=click.FloatRange(min=0),
+    default=FENCED_WAIT_S,
+    show_default=True,
+    help="How long to wait before ending with 3 when another loader took over.",
+)
+@json_option
+def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: Any) -> None:
+    """Load a queue into a Delta table, each record exactly once.
+
+    It runs until SIGTERM or Ctrl-C (which finish the commit in hand), or, with --available-now, until what is in
+    the queue now is loaded. Start it again whenever it ended: it goes on where the table says it stopped.
+
+    \b
+    Examples:
+      buffer-delta load --store ./queue --table ./events --format json --schema 'id BIGINT, name STRING'
+      buffer-delta load --store s3://bucket/q --table db.events --format json --dead-letters db.bad
+      buffer-delta load --config buffer.toml --available-now --json
+      spark-submit examples/loader_job.py --config buffer.toml
+
+    Every setting can stand in the [loader] table of the --config file, or come as --set key=value.
+
+    \b
+    What the exit codes ask of a supervisor:
+      1  failed: start it again, with a pause
+      2  the call is wrong, or does not fit what the queue was loaded with before
+      3  fenced: another loader runs. Do NOT start it again at once, or the two will duel
+      4  blocked: batches cannot be read; see `buffer-delta unblock`
+      5  a gap: batches or rows that should be there are not; an operator decides (--on-gap skip)
+    """
+    config = loader_settings(options)
+    spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
+
+    def tell(progress: Progress) -> None:
+        click.echo(progress.to_json() if as_json else str(progress))
+
+    with running_spark(f"buffer-delta {config.table}", **spark_settings) as spark:
+        from buffer_delta.loader import Loader
+
+        try:
+            last = Loader(spark, config, on_progress=tell).run(available_now=available_now)
+        except Fenced:
+            click.echo(f"another loader took over; ending in {fenced_wait_s:g} s", err=True)
+            SystemClock().sleep(fenced_wait_s)
+            raise
+    if last is None and not as_json:
+        click.echo("there was nothing to load")
+
+
+for command in (load, status, unblock, demo, completion_command("buffer-delta")):
+    cli.add_command(command)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    sys.exit(run(cli, "buffer-delta", args, EXIT_CODES))

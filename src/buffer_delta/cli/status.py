@@ -1,0 +1,121 @@
+"""`buffer-delta status` and `unblock`: queue, ledger and tables side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from buffer.cli.look import open_queue
+from buffer.cli.options import queue_options
+from buffer.cli.shell import json_option, print_facts, print_json, print_table
+from buffer.clock import SystemClock
+from buffer.human import plural
+from buffer.status import QueueStatus, queue_status
+from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.journal import Journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """How far one table is, next to its queue."""
+
+    table: str
+    exists: bool
+    committed: int | None
+    """The last sequence it holds; None if it has loaded nothing."""
+    lag_batches: int
+    """Batches of the queue that it does not hold yet."""
+    problem: str | None
+    """What keeps the next start of the loader from going on."""
+
+
+@click.command()
+@queue_options
+@spark_options
+@json_option
+def status(as_json: bool, **options: Any) -> None:
+    """Compare a queue, its ledger and its tables: what is loaded, what is not, what is in the way.
+
+    Nothing is claimed and nothing is changed. The tables are those that the ledger names. `buffer status` shows
+    the queue's side alone, and does not need Spark.
+
+    \b
+    Examples:
+      buffer-delta status --store ./queue
+      buffer-delta status --store s3://bucket/events --json | jq '.tables[].lag_batches'
+    """
+    config, store = open_queue(options)
+    found = queue_status(store, config.manifest_path, data_path_prefix=config.data_path_prefix)
+    tables: list[TableStatus] = []
+    if found.ledger and found.ledger.app_id:
+        spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
+        with running_spark("buffer-delta status", **spark_settings) as spark:
+            tables = [_table_status(spark, name, found) for name in found.ledger.tables]
+    if as_json:
+        print_json({**found.to_dict(), "tables": [dataclasses.asdict(table) for table in tables]})
+        return
+    print_facts(found.facts())
+    if tables:
+        click.echo()
+        print_table(
+            ["table", "loaded through", "batches behind", ""],
+            [
+                (t.table, "nothing" if t.committed is None else t.committed, t.lag_batches, t.problem or "")
+                for t in tables
+            ],
+            right=["loaded through", "batches behind"],
+        )
+
+
+def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableStatus:
+    from buffer_delta.table import DeltaTarget
+
+    assert queue.ledger is not None, "the caller looked"
+    target = DeltaTarget(spark, name)
+    app_id = queue.ledger.app_id or ""
+    table_id, committed = target.table_id(), target.committed(app_id)
+    planned_id = queue.plan.table_ids.get(name) if queue.plan else None
+    rewrite = target.rewritten_since(app_id)
+    problem = None
+    if planned_id is not None and table_id != planned_id:
+        problem = "dropped since the last commit" if table_id is None else "dropped and made again since"
+    elif rewrite:
+        problem = f"{rewrite.operation} at version {rewrite.version} took rows back"
+    elif (-1 if committed is None else committed) < queue.first_sequence - 1:
+        problem = f"a gap: the queue goes on at {queue.first_sequence}"
+    behind = max(0, queue.next_sequence - 1 - (-1 if committed is None else committed))
+    return TableStatus(name, table_id is not None, committed, behind, problem)
+
+
+@click.command()
+@queue_options
+@click.option("--skip", is_flag=True, help="Give the bad batches up: they go to the dead letters, whole.")
+@json_option
+def unblock(skip: bool, as_json: bool, **options: Any) -> None:
+    """Let a blocked loader go on.
+
+    A loader blocks when batches cannot be read after several attempts and its dlq_strategy says so; `buffer
+    status` shows which, `buffer verify` shows why. Mend them, then run this and start the loader again: it tries
+    the same range once more. Or give them up with --skip.
+
+    \b
+    Examples:
+      buffer-delta unblock --store ./queue
+      buffer-delta unblock --store ./queue --skip
+    """
+    config, store = open_queue(options)
+    released = Journal(store, config.manifest_path, SystemClock()).unblock(skip=skip)
+    if as_json:
+        print_json({"unblocked": dataclasses.asdict(released) if released else None, "skip": skip})
+    elif released is None:
+        click.echo("nothing is blocked")
+    else:
+        bad = plural(len(released.batches), "batches")
+        after = f"{bad} go to the dead letters" if skip else f"{bad} will be tried again"
+        click.echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")

@@ -1,0 +1,175 @@
+"""The loader, the operator who unblocks it, and others who write to its tables, as simulated programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buffer.config import ConsumerConfig
+from buffer.consumer import Consumer
+from buffer.errors import ContentionError, CorruptBatch, Fenced, ObjectNotFound, StorageError
+from buffer.ledger import Ledger, ledger_path
+from buffer.model import BatchDescriptor
+from buffer.testing.simulator.faults import Span
+from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
+from buffer_delta.contracts import Rules
+from buffer_delta.errors import Blocked, CommitSkipped, RouteChanged
+from buffer_delta.journal import Journal
+from buffer_delta.protocol import LoadProtocol
+from buffer_delta.testing.delta_log import Commit, DeltaLog, JobFailed, SimulatedTarget
+from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
+
+RESTARTS_AFTER_FENCED_MAX = 2  # restarting for ever would be a duel, which the documentation forbids
+RETRY_FIRST_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSettings:
+    """What the seed decides for all loaders of a world."""
+
+    rules: Rules
+    max_batches: int
+    poll_s: Span
+    cas_timeout_s: float
+    retries: int
+    """How often a loader tries a range again before it exits and is started anew."""
+    new_routing_chance: float
+    skip_chance: float
+    """How likely the operator gives a blocked range up."""
+
+
+class LoaderActor(Actor):
+    """One loader: the real protocol on simulated tables, with the retries of the real loader around it."""
+
+    def __init__(self, world: World, name: str, tables: Tables, poison: Poison, settings: LoaderSettings) -> None:
+        super().__init__(world, name)
+        self.tables = tables
+        self.poison = poison
+        self.settings = settings
+        self.routing = ROUTINGS[0]
+        self.restarts_after_fenced = 0
+
+    def run(self, host: Host) -> None:
+        config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.settings.cas_timeout_s)
+        protocol = LoadProtocol(
+            config,
+            host.store,
+            [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
+            SimulatedWork(host, self.tables, self.poison, self.routing),
+            host.clock,
+            self.settings.rules,
+            reached=lambda step: self._reached(host, step),
+        )
+        protocol.open()
+        self.world.queue.claimed(host.process, protocol.epoch)
+        while True:
+            if not self._step_with_retries(host, protocol):
+                host.process.sleep(self.draw(self.settings.poll_s))
+
+    def _reached(self, host: Host, step: str) -> None:
+        self.world.scheduler.counts[f"reached: {step.partition(' ')[0]}"] += 1
+        host.process.note(f"· {step}")
+
+    def _step_with_retries(self, host: Host, protocol: LoadProtocol) -> bool:
+        pause_s = RETRY_FIRST_S
+        for attempt in range(self.settings.retries + 1):
+            try:
+                return protocol.step(self._choose, self.settings.max_batches) is not None
+            except (StorageError, ContentionError, CorruptBatch, JobFailed) as error:
+                if attempt == self.settings.retries:
+                    raise
+                host.process.note(f"trying again: {type(error).__name__}: {error}")
+            host.process.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+    def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        return self.world.scheduler.random.randint(1, len(descriptors))
+
+    def ended(self, error: Exception | None) -> float | None:
+        delay_s = self.draw(self.world.weather.restart_s)
+        if isinstance(error, Fenced):
+            return self._after_fenced(delay_s)
+        if isinstance(error, Blocked):
+            operator = OperatorActor(self.world, "operator", skip=self.chance(self.settings.skip_chance))
+            self.world.add(operator, self.draw(self.world.weather.restart_s))
+            return delay_s
+        if isinstance(error, RouteChanged):
+            self.routing = error.planned_digest
+            return delay_s
+        if isinstance(error, ObjectNotFound):
+            return super().ended(error)  # a batch that is needed is gone
+        if isinstance(error, StorageError | ContentionError | CorruptBatch | CommitSkipped | JobFailed):
+            self._perhaps_change_routing()
+            return delay_s
+        return super().ended(error)
+
+    def _after_fenced(self, delay_s: float) -> float | None:
+        others = [actor for actor in self.world.actors if isinstance(actor, LoaderActor) and actor is not self]
+        if any(isinstance(actor, BrowserActor) for actor in self.world.actors):
+            return None if any(actor.is_up for actor in others) else delay_s  # it was not a loader who fenced us
+        if self.world.is_calm or self.restarts_after_fenced >= RESTARTS_AFTER_FENCED_MAX or self.chance(0.5):
+            return None  # the other one goes on
+        self.restarts_after_fenced += 1
+        return delay_s
+
+    def crashed(self) -> None:
+        self._perhaps_change_routing()
+
+    def _perhaps_change_routing(self) -> None:
+        if self.chance(self.settings.new_routing_chance):
+            self.routing = ROUTINGS[1]
+
+
+class OperatorActor(Actor):
+    """Somebody who runs `buffer-delta unblock` once."""
+
+    def __init__(self, world: World, name: str, *, skip: bool) -> None:
+        super().__init__(world, name)
+        self._skip = skip
+
+    def run(self, host: Host) -> None:
+        released = Journal(host.store, MANIFEST_PATH, host.clock).unblock(skip=self._skip)
+        host.process.note(f"unblocked {released}" if released else "nothing was blocked")
+
+    def ended(self, error: Exception | None) -> float | None:
+        if isinstance(error, StorageError | ContentionError):
+            return self.draw(self.world.weather.restart_s)
+        return super().ended(error)
+
+
+class BystanderActor(Actor):
+    """Somebody else who commits to a table, without a txn: OPTIMIZE, another job's append."""
+
+    def __init__(self, world: World, name: str, log: DeltaLog, *, commits: int, think_s: Span) -> None:
+        super().__init__(world, name)
+        self._log = log
+        self._left = commits
+        self._think_s = think_s
+
+    def run(self, host: Host) -> None:
+        while self._left:
+            host.process.sleep(self.draw(self._think_s))
+            if self._log.commits:  # the loader creates the table
+                self._log.put(host.process, len(self._log.commits), Commit(None, -1, ()))
+                host.process.note(f"{self._log.name}: commits version {len(self._log.commits) - 1}, no txn")
+            self._left -= 1
+
+
+class BrowserActor(Actor):
+    """Somebody who opens a plain consumer on the queue, out of curiosity: it fences the loader and acks nothing."""
+
+    def run(self, host: Host) -> None:
+        if not self._is_loader_known():
+            return  # a consumer before the first loader makes that one ask for `adopt`, and rightly so
+        consumer = Consumer.new(ConsumerConfig(store=host.store, gc_enabled=False), clock=host.clock)
+        self.world.queue.claimed(host.process, consumer.epoch)
+        consumer.next_batch()
+
+    def _is_loader_known(self) -> bool:
+        ledger = self.world.server.objects.get(ledger_path(MANIFEST_PATH))
+        return ledger is not None and Ledger.from_bytes(ledger).born
+
+    def ended(self, error: Exception | None) -> float | None:
+        return None if isinstance(error, Fenced | StorageError | ContentionError) else super().ended(error)

@@ -1,0 +1,79 @@
+"""Knows what is in the tables, and what must never be.
+
+every commit      rows come in order, behind all that the table holds; each is an entry of the queue, unchanged,
+                  and is in no table yet; a batch among the dead letters has rows nowhere else
+every dequeue     all entries of the batch are in a table: exactly once, for a second time was noticed before
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from buffer.testing.simulator.scheduler import Process
+from buffer.testing.simulator.witness import Appended
+from buffer.testing.simulator.world import World
+from buffer_delta.testing.delta_log import Commit, DeltaLog, Row
+
+
+class Tables:
+    """The targets of one queue, and the truth about them."""
+
+    def __init__(self, world: World, names: list[str], dead_letters: str | None) -> None:
+        self.logs = [DeltaLog(name) for name in names]
+        self.dead_letters = dead_letters
+        self._violate = world.scheduler.violate
+        self._counts = world.scheduler.counts
+        self._queue = world.queue
+        self._where: dict[tuple[int, int], str] = {}
+        self._rows_of: Counter[int] = Counter()
+        self._last_row: dict[str, tuple[int, int]] = {}
+        for log in self.logs:
+            log.witnesses.append(self)
+        world.queue.may_dequeue.append(self._may_dequeue)
+        world.checks.append(self.check_end)
+
+    @property
+    def names(self) -> list[str]:
+        return [log.name for log in self.logs]
+
+    def committed(self, caller: Process, table: DeltaLog, commit: Commit) -> None:
+        if commit.app_id is None:
+            return
+        self._counts["commits"] += 1
+        if not self._queue.owns(caller):
+            self._counts["commits of the fenced"] += 1
+        for row in commit.rows:
+            what = f"{caller.name} committed row {row.index} of batch {row.sequence} to {table.name}"
+            elsewhere = self._where.setdefault((row.sequence, row.index), table.name)
+            if elsewhere is not table.name or self._last_row.get(table.name, (-1, -1)) >= (
+                row.sequence,
+                row.index,
+            ):
+                self._violate(f"{what}; it is in {elsewhere} already, or rows behind it are")
+            self._last_row[table.name] = (row.sequence, row.index)
+            self._rows_of[row.sequence] += 1
+            self._check_content(row, what)
+
+    def _check_content(self, row: Row, what: str) -> None:
+        if row.sequence >= len(self._queue.history):
+            self._violate(f"{what}, which was never in the queue")
+            return
+        batch = self._queue.history[row.sequence]
+        if row.index >= 0 and row.value != batch.records[row.index].to_bytes():
+            self._violate(f"{what} as {row.value!r}, but it is {batch.records[row.index]}")
+        whole = (row.sequence, -1) in self._where
+        if whole and self._rows_of[row.sequence] > 1:
+            self._violate(f"{what}, so rows of it are in a table and the whole batch is among the dead letters")
+
+    def _may_dequeue(self, batch: Appended) -> str | None:
+        if (batch.sequence, -1) in self._where:
+            return None
+        missing = [index for index in range(len(batch.records)) if (batch.sequence, index) not in self._where]
+        return f"its rows {missing} are in no table" if missing else None
+
+    def check_end(self) -> None:
+        """Everything that was ever in the queue is in the tables."""
+        for batch in self._queue.history:
+            why = self._may_dequeue(batch)
+            if why:
+                self._violate(f"at the end: batch {batch.sequence}: {why}")

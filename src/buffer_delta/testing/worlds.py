@@ -1,0 +1,80 @@
+"""Worlds with loaders: what a seed decides. Small ones, and many kinds of them, find more than large ones."""
+
+from __future__ import annotations
+
+from random import Random
+
+from buffer.testing.simulator.queues import (
+    Pace,
+    add_collectors,
+    add_producers,
+    make_world,
+    simulate_collection,
+    simulate_queue,
+)
+from buffer.testing.simulator.trace import Trace
+from buffer.testing.simulator.world import World
+from buffer_delta.contracts import Rules
+from buffer_delta.testing.actors import BrowserActor, BystanderActor, LoaderActor, LoaderSettings
+from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.work import Poison
+
+QUEUES = 0.2  # of all worlds
+COLLECTIONS = 0.2
+NEVER_S = float("inf")
+DEAD_LETTERS = "dead letters"
+TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
+
+
+def world_of(seed: int) -> str:
+    """Which kind of world a seed stands for: `queue`, `collection` or `loader`."""
+    kind = Random(seed).random()
+    return "queue" if kind < QUEUES else "collection" if kind < QUEUES + COLLECTIONS else "loader"
+
+
+def simulate(seed: int, trace: Trace | None = None) -> World:
+    """Run the world of this seed. Raises Violation."""
+    worlds = {"queue": simulate_queue, "collection": simulate_collection, "loader": simulate_loader}
+    return worlds[world_of(seed)](seed, trace)
+
+
+def simulate_loader(seed: int, trace: Trace | None = None) -> World:
+    """Run one world of producers, loaders and whoever else comes by. Raises Violation."""
+    random = Random(f"{seed} loader")
+    pace = Pace(random, ("brisk", "brisk", "busy", "busy", "patient"))
+    world = make_world(seed, "loader", pace, random, trace)
+    names = random.choice(TABLES)
+    tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
+    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if random.random() < 0.4 else "")
+    add_producers(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
+    add_collectors(world, random, pace)
+    _add_loaders(world, random, pace, tables)
+    if random.random() < 0.2:
+        log = random.choice(tables.logs)
+        world.add(BystanderActor(world, "bystander", log, commits=5, think_s=(0.05, pace.storm_s / 4)))
+    if random.random() < 0.1:
+        world.add(BrowserActor(world, "browser"), random.uniform(0.0, pace.storm_s))
+    world.goals.append(lambda: world.queue.is_drained)
+    world.run(pace.drain_s)
+    return world
+
+
+def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables) -> None:
+    """One to three loaders, started together or one after the other, all with the same settings."""
+    has_dead_letters = tables.dead_letters is not None
+    skips = has_dead_letters and random.random() < 0.6
+    mended_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
+    poison = Poison(world.scheduler, Random(random.random()), mended_at_s, random.choice((0.3, 0.6, 1.0)))
+    settings = LoaderSettings(
+        rules=Rules(max_delivery_attempts=random.choice((1, 1, 2, 3)), dlq_strategy="skip" if skips else "block"),
+        max_batches=random.choice((1, 2, 3, 5)),
+        poll_s=pace.poll_s,
+        # Shorter than a request may take: then a call gives up without knowing what became of its write.
+        cas_timeout_s=random.choice((pace.cas_timeout_s, pace.timeout_s)),
+        retries=random.choice((0, 1, 3)),
+        new_routing_chance=random.choice((0.0, 0.0, 0.3, 0.6)),
+        skip_chance=0.7 if has_dead_letters else 0.0,
+    )
+    for index in range(random.choice((1, 1, 2, 2, 3))):
+        loader = LoaderActor(world, f"loader{index}", tables, poison, settings)
+        world.add(loader, random.choice((0.0, random.uniform(0.0, pace.storm_s))))

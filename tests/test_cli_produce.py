@@ -1,0 +1,245 @@
+"""`buffer produce`: records in, durable batches out, and the truth about what could not be."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import signal
+import struct
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from buffer.cli.records import read_length_prefixed, read_lines
+from buffer.config import ConsumerConfig
+from buffer.consumer import Consumer
+from buffer.errors import InvalidInput
+from buffer.fetch import FetchHandle
+from buffer.status import read_manifest
+from buffer.store.open import open_store
+from tests.cli_support import InProcess, Program, program
+
+
+@pytest.fixture
+def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
+    return InProcess(capfd)
+
+
+def records_in(folder: Path) -> list[bytes]:
+    with Consumer.new(ConsumerConfig(store=str(folder), gc_enabled=False)) as consumer:
+        found: list[bytes] = []
+        while (batch := consumer.next_batch()) is not None:
+            found += batch.entries
+        return found
+
+
+def prefixed(*records: bytes) -> bytes:
+    return b"".join(struct.pack("<I", len(record)) + record for record in records)
+
+
+# Reading
+
+
+def test_should_make_each_line_a_record(buffer: InProcess, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_bytes(b"one\n\ntwo\r\nno newline at the end")
+    second.write_bytes(b"\xff\xfe\nlast\n")
+    ran = buffer("produce", "--store", tmp_path / "q", first, second)
+    assert ran.code == 0
+    assert "6 entries in 1 batch" in ran.out
+    assert records_in(tmp_path / "q") == [b"one", b"", b"two\r", b"no newline at the end", b"\xff\xfe", b"last"]
+
+
+def test_should_leave_empty_lines_out_when_asked(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\none\n\n\n")
+    assert buffer("produce", "--store", tmp_path / "q", "--skip-empty", tmp_path / "a.txt").code == 0
+    assert records_in(tmp_path / "q") == [b"one"]
+
+
+def test_should_take_any_bytes_when_they_are_length_prefixed(buffer: InProcess, tmp_path: Path) -> None:
+    records = [b"", b"\n\n", bytes(range(256)) * 100]
+    (tmp_path / "a.bin").write_bytes(prefixed(*records))
+    assert buffer("produce", "--store", tmp_path / "q", "--length-prefixed", tmp_path / "a.bin").code == 0
+    assert records_in(tmp_path / "q") == records
+
+
+def test_should_keep_what_came_before_a_record_that_is_cut_off(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(prefixed(b"whole") + prefixed(b"half")[:-1])
+    ran = buffer("produce", "--store", tmp_path / "q", "--length-prefixed", tmp_path / "a.bin")
+    assert ran.code == 2
+    assert "in the middle of a record" in ran.err
+    assert records_in(tmp_path / "q") == [b"whole"]
+
+
+@st.composite
+def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
+    cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=6)))
+    edges = [0, *cuts, len(data)]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]
+
+
+@given(st.data(), st.binary(max_size=60).map(lambda b: b.replace(b"\x00", b"\n")))
+def test_should_split_lines_alike_however_the_input_is_chunked(data: st.DataObject, text: bytes) -> None:
+    expected = text.split(b"\n")
+    if expected[-1] == b"":
+        expected.pop()
+    chunks = data.draw(chunked(text))
+    assert [record for records in read_lines(chunks, 1000) for record in records] == expected
+
+
+@given(st.data(), st.lists(st.binary(max_size=20), max_size=8))
+def test_should_split_prefixed_records_alike_however_chunked(data: st.DataObject, records: list[bytes]) -> None:
+    chunks = data.draw(chunked(prefixed(*records)))
+    assert [record for found in read_length_prefixed(chunks, 1000) for record in found] == records
+
+
+def test_should_refuse_records_that_no_batch_could_hold() -> None:
+    def endless() -> Iterator[bytes]:
+        while True:
+            yield b"x" * 100
+
+    with pytest.raises(InvalidInput, match="more than 1,000 bytes"):
+        list(read_lines(endless(), 1000))
+    with pytest.raises(InvalidInput, match="claims 4,294,967,295 bytes"):
+        list(read_length_prefixed([b"\xff" * 4], 1000))
+
+
+# Options
+
+
+def test_should_write_what_the_options_say(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 100_000 + b"\n")
+    (tmp_path / "c.toml").write_text('[producer]\ncompression = "none"\ndata_path_prefix = "data"\n')
+    ran = buffer(
+        *("produce", "--store", tmp_path / "q", "--config", tmp_path / "c.toml", "--compression", "zstd"),
+        *("--metadata", "from a test", "--manifest", "queues/a", "--set", "upload_concurrency=1"),
+        tmp_path / "a.txt",
+    )
+    assert ran.code == 0
+    (entry,) = read_manifest(open_store(str(tmp_path / "q")), "queues/a")
+    assert entry.location.startswith("data/")
+    assert entry.metadata[0].payload == b"from a test"
+    assert (tmp_path / "q" / entry.location).stat().st_size < 1000
+
+
+def test_should_have_stable_keys_in_the_json_summary(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n")
+    summary = buffer("produce", "--store", tmp_path / "q", "--json", tmp_path / "a.txt").json()
+    assert summary.pop("seconds") > 0
+    assert summary == {
+        "entries": 2,
+        "batches": 1,
+        "bytes": 6,
+        "first_sequence": 0,
+        "last_sequence": 0,
+        "failed_entries": 0,
+        "first_failed_entry": None,
+        "error": None,
+    }
+
+
+def test_should_keep_the_order_over_many_batches(buffer: InProcess, tmp_path: Path) -> None:
+    lines = [str(number).encode() for number in range(100_000)]
+    (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
+    ran = buffer("produce", "--store", tmp_path / "q", "--flush-size-bytes", 65536, "--json", tmp_path / "a.txt")
+    assert ran.json()["batches"] > 5
+    assert records_in(tmp_path / "q") == lines
+
+
+# Streams and signals
+
+
+def test_should_not_wait_for_the_end_of_a_slow_stream(tmp_path: Path) -> None:
+    with Program("produce", "--store", tmp_path, "--flush-interval-ms", 10) as produce:
+        produce.write(b"now\nhalf a li")
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "ingest/manifest").exists():
+            assert time.monotonic() < deadline, "the first line was not produced while the stream is open"
+            time.sleep(0.05)
+        ran = produce.finish(b"ne\n")
+    assert ran.code == 0
+    assert "2 entries in 2 batches" in ran.out
+    assert records_in(tmp_path) == [b"now", b"half a line"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_should_flush_what_was_read_when_told_to_stop(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with Program("produce", "--store", tmp_path, "--flush-interval-ms", 60_000, "--debug") as produce:
+        produce.write(b"one\ntwo\nhalf")
+        time.sleep(1.5)  # it reads by now, by all likelihood; else the test fails, it does not pass wrongly
+        produce.signal(number)
+        ran = produce.finish()
+    assert ran.code == code
+    assert "2 entries in 1 batch" in ran.out
+    assert "Traceback" not in ran.err
+    assert records_in(tmp_path) == [b"one", b"two"]
+
+
+# Failures
+
+
+def test_should_fail_when_nothing_can_be_made_durable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ran = program("produce", "--store", tmp_path / "file", stdin=b"one\ntwo\n")
+    assert ran.code == 1
+    assert "0 entries in 0 batches" in ran.out
+    assert "2 entries; the first, counted from 0, is number 0" in ran.out
+    assert "is not a folder" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_should_say_what_is_wrong_with_a_read_only_folder() -> None:
+    ran = program("produce", "--store", "/sys/kernel/buffer-test", stdin=b"one\n")  # read-only, even for root
+    assert ran.code == 1
+    assert ran.err.startswith("error: ")
+    assert "/sys/kernel/buffer-test" in ran.err
+    assert "Traceback" not in ran.err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[tuple[Path, bool]]:
+    """A folder that holds 256 kB, and whether it is a real disk: else a limit stands in."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = shutil.which("mount")
+    done = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], capture_output=True, check=False
+    )
+    mounted = bool(done) and done.returncode == 0
+    yield folder, mounted
+    if mounted:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_should_tell_how_far_it_came_on_a_full_disk(small_disk: tuple[Path, bool]) -> None:
+    folder, mounted = small_disk
+
+    def limit() -> None:
+        if not mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+
+    lines = b"x" * 99 + b"\n"
+    with Program(
+        *("produce", "--store", folder, "--flush-size-bytes", 30_000, "--set", "max_buffered_bytes=60_000"),
+        *("--set", "upload_concurrency=1", "--json"),
+        preexec_fn=limit,
+    ) as produce:
+        ran = produce.finish(lines * 250 + b"y" * 50_000 + b"\n" + lines * 5000)
+    assert ran.code == 1
+    assert "No space left on device" in ran.err or "File too large" in ran.err
+    assert "Traceback" not in ran.err
+    assert ran.json()["error"] in ran.err
+    assert ran.json()["entries"] == len(records_after(folder))
+
+
+def records_after(folder: Path) -> list[bytes]:
+    """What the queue refers to, without writing: the disk is full."""
+    store = open_store(str(folder))
+    handle = FetchHandle(store)
+    return [e for entry in read_manifest(store, "ingest/manifest") for e in handle.fetch(entry).entries]
