@@ -1,0 +1,1 @@
+"""The programs that are simulated, one small file each."""

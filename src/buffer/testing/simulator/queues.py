@@ -1,0 +1,155 @@
+"""Worlds with a queue alone: producers, plain consumers, collectors. The loader's worlds build on these parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from buffer.testing.simulator.actors.collector import CollectorActor
+from buffer.testing.simulator.actors.consumer import ConsumerActor, Sink
+from buffer.testing.simulator.actors.producer import ProducerActor
+from buffer.testing.simulator.faults import Span, Weather
+from buffer.testing.simulator.trace import Trace
+from buffer.testing.simulator.world import World
+
+CLOCK_SKEW_MAX_S = 150.0
+"""Each clock's: then two of them differ by half the collector's grace period at most, as the docs demand."""
+
+
+class Pace:
+    """How fast a world is: the seed picks one of these.
+
+    brisk     seconds; requests overtake each other, loaders and consumers take over from each other
+    busy      the same with producers that have the next batch ready before the last one is appended
+    patient   hours; requests hang, processes stop for as long as a collector's grace period
+    """
+
+    def __init__(self, random: Random, names: Sequence[str]) -> None:
+        self.name = random.choice(names)
+        self.is_patient = self.name == "patient"
+        if self.is_patient:
+            self.storm_s = random.uniform(2000.0, 8000.0)
+            self.long_s = random.choice((300.0, 1000.0))
+            self.timeout_s = random.choice((10.0, 60.0))
+            self.poll_s: Span = (20.0, 600.0)
+            self.cas_timeout_s = random.choice((15.0, 60.0, 600.0))
+            self.drain_s = 40_000.0
+        else:
+            self.storm_s = random.choice((3.0, 15.0, 60.0))
+            self.long_s = self.storm_s / 4
+            self.timeout_s = random.choice((0.2, 2.0))
+            self.poll_s = (0.1, self.storm_s / 8)
+            self.cas_timeout_s = random.choice((0.5, 5.0))
+            self.drain_s = 4000.0
+        self.think_s: Span = (0.001, 0.05) if self.name == "busy" else (0.1, self.storm_s / 8)
+
+    def weather(self, random: Random) -> Weather:
+        return Weather.draw(
+            random,
+            calm_at_s=self.storm_s,
+            long_s=self.long_s,
+            timeout_s=self.timeout_s,
+            skew_s=CLOCK_SKEW_MAX_S if self.is_patient else 1.0,
+        )
+
+
+def make_world(
+    seed: int, kind: str, pace: Pace, random: Random, trace: Trace | None, weather: Weather | None = None
+) -> World:
+    """An empty world whose own chances follow from the seed."""
+    world = World(f"{seed} {kind}", weather or pace.weather(random), trace)
+    world.scheduler.note("*", f"seed {seed}: {kind}, {pace.name}, {world.weather}")
+    return world
+
+
+def add_producers(world: World, random: Random, pace: Pace, *, kinds: str, batches: int) -> None:
+    """One to three producers that share about this many batches."""
+    count = random.choice((1, 1, 2, 2, 3))
+    for index in range(count):
+        keys = max(1, round(random.uniform(0.5, 1.5) * batches / count))
+        add_producer(world, random, pace, f"producer{index}", kinds=kinds, keys=keys)
+
+
+def add_producer(
+    world: World, random: Random, pace: Pace, name: str, *, kinds: str, keys: int, sheltered: bool = False
+) -> None:
+    producer = ProducerActor(
+        world,
+        name,
+        keys=keys,
+        think_s=pace.think_s,
+        kinds=kinds,
+        uploaders=random.choice((1, 2, 3)),
+        settings={
+            "append_timeout_s": pace.cas_timeout_s,
+            "flush_interval_ms": random.choice((1, 1000)),
+            "compression": random.choice(("none", "none", "none", "zstd")),
+        },
+    )
+    producer.is_sheltered = sheltered
+    world.add(producer, random.uniform(0.0, pace.storm_s / 4))
+
+
+def add_collectors(world: World, random: Random, pace: Pace) -> None:
+    if not pace.is_patient:
+        return
+    for index in range(random.choice((1, 1, 2))):
+        collector = CollectorActor(world, f"collector{index}", interval_s=random.choice(((30.0, 100.0), (100.0, 300.0))))
+        collector.is_sheltered = random.random() < 0.5
+        world.add(collector, random.uniform(0.0, 600.0))
+
+
+def simulate_queue(seed: int, trace: Trace | None = None) -> World:
+    """Run one world of producers, consumers and perhaps collectors. Raises Violation."""
+    random = Random(f"{seed} queue")
+    pace = Pace(random, ("brisk", "busy", "busy", "patient"))
+    world = make_world(seed, "queue", pace, random, trace)
+    add_producers(world, random, pace, kinds="a", batches=random.choice((2, 5, 10)))
+    add_collectors(world, random, pace)
+    _add_consumers(world, random, pace, random.choice((1, 1, 2, 3)))
+    world.run(pace.drain_s)
+    return world
+
+
+def simulate_collection(seed: int, trace: Trace | None = None) -> World:
+    """Run one world in which batches lie around for as long as a collector's grace period. Raises Violation.
+
+    The queue is empty most of the time, so nothing but the age of a batch and the two looks protect it, and the
+    processes stop and the requests hang for as long as it takes to make a batch look forgotten. Somebody whom
+    nothing bad happens to may keep the manifest changing all the while.
+    """
+    random = Random(f"{seed} collection")
+    pace = Pace(random, ("patient",))
+    pace.storm_s, pace.poll_s, pace.think_s = 6000.0, (20.0, 90.0), (5.0, 1500.0)
+    pace.cas_timeout_s = random.choice((60.0, 1000.0))
+    kinds = random.sample(("late", "ambush", "outage", "stop_before", "stop_after", "jump"), 3)
+    span = random.choice(((30.0, 300.0), (100.0, 1000.0), (500.0, 2000.0)))
+    weather = Weather(
+        pace.storm_s,
+        **dict.fromkeys(kinds, random.choice((0.02, 0.05, 0.1))),
+        late_s=span,
+        outage_s=span,
+        stop_s=span,
+        timeout_s=pace.timeout_s,
+        skew_s=CLOCK_SKEW_MAX_S,
+    )
+    world = make_world(seed, "collection", pace, random, trace, weather)
+    add_producers(world, random, pace, kinds="a", batches=random.choice((3, 8)))
+    add_collectors(world, random, pace)
+    _add_consumers(world, random, pace, 1, sheltered=random.random() < 0.7)
+    if random.random() < 0.4:
+        pace.think_s = (50.0, 500.0)
+        add_producer(world, random, pace, "background", kinds="a", keys=25, sheltered=True)
+    world.run(pace.drain_s)
+    return world
+
+
+def _add_consumers(world: World, random: Random, pace: Pace, count: int, *, sheltered: bool = False) -> None:
+    sink = Sink(world)
+    for index in range(count):
+        consumer = ConsumerActor(
+            world, f"consumer{index}", sink, poll_s=pace.poll_s, cas_timeout_s=pace.cas_timeout_s
+        )
+        consumer.is_sheltered = sheltered
+        world.add(consumer, random.uniform(0.0, pace.storm_s / 2))
+    world.goals.append(lambda: world.queue.is_drained)

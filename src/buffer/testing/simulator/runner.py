@@ -1,0 +1,116 @@
+"""Run many seeds on all cores, stop at the first that fails, show it. Behind `make simulate`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TextIO, TypeAlias
+
+from buffer.testing.simulator.scheduler import Violation
+from buffer.testing.simulator.trace import Trace
+from buffer.testing.simulator.world import World
+
+Simulation: TypeAlias = Callable[[int, Trace | None], World]
+"""Runs one seed and raises Violation. A function of a module: it goes to other processes by name."""
+
+CHUNK_SEEDS = 20
+PROGRESS_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a number of seeds led to."""
+
+    seeds: int
+    events: int
+    counts: Counter[str]
+    failed: tuple[int, str] | None = None
+    """The seed that failed, and how."""
+
+
+def run_seeds(simulation: Simulation, seeds: Iterable[int]) -> Outcome:
+    """Run them one after the other, up to the first that fails."""
+    done, events = 0, 0
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        try:
+            world = simulation(seed, None)
+        except Violation as violation:
+            return Outcome(done, events, counts, (seed, str(violation)))
+        done += 1
+        events += world.scheduler.events_run
+        counts.update(world.scheduler.counts)
+    return Outcome(done, events, counts)
+
+
+def _run_chunk(task: tuple[Simulation, range]) -> Outcome:
+    logging.disable(logging.CRITICAL)  # the production code warns of every fault it meets, which is all it meets
+    return run_seeds(*task)
+
+
+def run_many(simulation: Simulation, seeds: range, *, jobs: int, out: TextIO) -> Outcome:
+    """Run the seeds on several processes. Ends at the first failure that is reported."""
+    chunks = [
+        (simulation, range(start, min(start + CHUNK_SEEDS, seeds.stop)))
+        for start in range(seeds.start, seeds.stop, CHUNK_SEEDS)
+    ]
+    done, events = 0, 0
+    counts: Counter[str] = Counter()
+    reported_s = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for outcome in pool.imap_unordered(_run_chunk, chunks):
+            done += outcome.seeds
+            events += outcome.events
+            counts.update(outcome.counts)
+            if outcome.failed is not None:
+                return Outcome(done, events, counts, outcome.failed)
+            if time.monotonic() - reported_s > PROGRESS_S:
+                reported_s = time.monotonic()
+                out.write(f"… {done:,} of {len(seeds):,} seeds\n")
+                out.flush()
+    return Outcome(done, events, counts)
+
+
+def show(simulation: Simulation, seed: int, out: TextIO) -> bool:
+    """Run one seed with its trace. Returns whether it went well."""
+    trace = Trace()
+    try:
+        simulation(seed, trace)
+    except Violation as violation:
+        out.write(f"{trace}\n\nseed {seed} fails: {violation}\n")
+        return False
+    out.write(f"{trace}\n\nseed {seed} is fine\n")
+    return True
+
+
+def main(simulation: Simulation, arguments: Sequence[str], out: TextIO, *, program: str) -> int:
+    """The command line. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog=program, description="Simulate queues, loaders and faults, by seed.")
+    parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to run (default 2000)")
+    parser.add_argument("--start", type=int, default=0, help="the first of them (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
+    parser.add_argument("--seed", type=int, help="run only this seed and print its trace")
+    options = parser.parse_args(arguments)
+    if options.seed is not None:
+        logging.disable(logging.CRITICAL)
+        return 0 if show(simulation, options.seed, out) else 1
+    started_s = time.monotonic()
+    outcome = run_many(
+        simulation, range(options.start, options.start + options.seeds), jobs=options.jobs, out=out
+    )
+    seconds = time.monotonic() - started_s
+    for what, count in sorted(outcome.counts.items()):
+        out.write(f"{count:>12,}  {what}\n")
+    rate = outcome.seeds / seconds * 60
+    out.write(f"{outcome.seeds:,} seeds, {outcome.events:,} events, {seconds:.0f} s ({rate:,.0f} seeds a minute)\n")
+    if outcome.failed is None:
+        return 0
+    seed, violation = outcome.failed
+    out.write(f"\nseed {seed} fails: {violation}\nIts trace: {program} --seed {seed}, or make simulate SEED={seed}\n")
+    return 1
