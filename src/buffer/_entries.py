@@ -74,10 +74,10 @@ def _checked_sequence(entries: Entries) -> Sequence[bytes]:
 def _list_runs(entries: Sequence[bytes]) -> Iterator[Run]:
     if not entries:
         return
-    if (len(entries) <= _FEW_ENTRIES or _looks_large(entries)) and all(type(entry) is bytes for entry in entries):
-        for index, entry in enumerate(entries):
-            if len(entry) > ENTRY_BYTES_MAX:
-                raise InvalidInput(f"entry {index} has {len(entry):,} bytes, the most is {ENTRY_BYTES_MAX:,}")
+    if (len(entries) <= _FEW_ENTRIES or _looks_large(entries)) and set(map(type, entries)) == {bytes}:
+        longest = max(map(len, entries))
+        if longest > ENTRY_BYTES_MAX:
+            raise InvalidInput(f"an entry has {longest:,} bytes, the most is {ENTRY_BYTES_MAX:,}")
         yield entries if isinstance(entries, list) else list(entries)
         return
     try:

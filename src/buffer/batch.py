@@ -91,7 +91,9 @@ def encode_batch_parts(parts: Iterable[Entries], compression: str = "none") -> b
     if compression == "zstd":
         return b"".join((_zstd_frames.compress(_block_buffer(planned)), footer))
     if not any(map(_suits_pages, planned)):
-        return b"".join(itertools.chain(*map(_pieces, planned), (footer,)))
+        pieces = [piece for run in planned for piece in _pieces(run)] if len(planned) != 1 else _pieces(planned[0])
+        pieces.append(footer)
+        return b"".join(pieces)
     # BytesIO grows without a second copy, and hands its bytes out without one.
     out = io.BytesIO()
     for run in planned:
@@ -186,22 +188,23 @@ def decode_batch(data: Data, max_batch_bytes: int = MAX_BATCH_BYTES) -> list[byt
 def decode_batch_arrow(data: Data, max_batch_bytes: int = MAX_BATCH_BYTES) -> pa.BinaryArray:
     """The entries as one Arrow array, with no Python object per entry. Raises CorruptBatch.
 
-    Entries of more than 2 GiB together, which a raised `max_batch_bytes` allows, come as a LargeBinaryArray:
-    32-bit offsets cannot address them.
+    A block of more than 2 GiB, which a raised `max_batch_bytes` allows, comes as a LargeBinaryArray: 32-bit
+    offsets cannot address it.
     """
     body = _open(data, max_batch_bytes)
     if body.suits_a_page(LARGE_MEAN_BYTES):
         return body.read_as_page()
-    records = list(_records(body.block(), body.block_bytes, body.count))
-    payload = pa.allocate_buffer(body.block_bytes - _LENGTH.size * body.count)
-    is_large = payload.size > _BINARY_BYTES_MAX
-    offsets = array("q" if is_large else "i", [0])
-    with pa.FixedSizeBufferWriter(payload) as writer:
-        for record in records:
-            writer.write(record)
-            offsets.append(writer.tell())
+    block, end, count = body.block(), body.block_bytes, body.count
+    is_large = end > _BINARY_BYTES_MAX
+    # Walked twice: lengths first, which finds whatever is wrong before anything is allocated for the records.
+    lengths = map(len, _records(block, end, count))
+    offsets = array("q" if is_large else "i", itertools.accumulate(lengths, initial=0))
+    payload = pa.allocate_buffer(offsets[-1])
+    target = memoryview(payload).cast("B")
+    for (start, stop), record in zip(itertools.pairwise(offsets), _records(block, end, count), strict=True):
+        target[start:stop] = record
     kind = pa.large_binary() if is_large else pa.binary()
-    return pa.Array.from_buffers(kind, body.count, [None, pa.py_buffer(offsets), payload], null_count=0)
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), payload], null_count=0)
 
 
 @dataclass(frozen=True, slots=True)

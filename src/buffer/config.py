@@ -72,6 +72,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        cls._check_keys(values)  # first: a misspelt key says more than a missing one
         for f in dataclasses.fields(cls):
             optional = (f.default, f.default_factory) != (dataclasses.MISSING, dataclasses.MISSING)
             if not optional and f.name not in values:
@@ -174,7 +175,7 @@ class ProducerConfig(QueueConfig):
     flush_size_bytes: int = 64 * MIB
     """… or as soon as it holds this much."""
     max_buffered_inputs: int = 1000
-    """Calls that may wait to be batched; then `produce` blocks."""
+    """Calls that may wait in batches which no upload has taken yet; then `produce` blocks."""
     max_buffered_bytes: int = 256 * MIB
     """Bytes accepted but not yet durable; then `produce` blocks. One larger call still goes through alone."""
     max_batch_bytes: int = GIB

@@ -28,10 +28,12 @@ Facts are attributes (`error.location`), and every error survives pickling: Spar
 from __future__ import annotations
 
 import inspect
+from functools import cache
 import pickle
 from typing import Any
 
 
+@cache
 def _declared_facts(cls: type) -> frozenset[str]:
     return frozenset(name for base in cls.__mro__ for name in inspect.get_annotations(base))
 

@@ -1,0 +1,62 @@
+"""Crash cycles with real processes: `python -m tests.crash --loader-cycles 200 --producer-cycles 1000`.
+
+Ends with 1 if anything was lost, doubled or out of order; then its folder stays, for somebody to look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.crash.loader_cycles import LoaderCycles
+from tests.crash.producer_cycles import ProducerCycles
+from tests.crash.verdict import Verdict
+
+
+def tell(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__.partition("\n")[0])
+    parser.add_argument("--loader-cycles", type=int, default=200, metavar="N", help="default: %(default)s")
+    parser.add_argument("--producer-cycles", type=int, default=1000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--seed", type=int, help="of the moments and ways to die; default: a new one")
+    options = parser.parse_args(arguments)
+    seed = random.randrange(1 << 32) if options.seed is None else options.seed
+    folder = Path(tempfile.mkdtemp(prefix="buffer-crash-"))
+    tell(f"seed {seed}, in {folder}")
+    verdicts = []
+    if options.producer_cycles:
+        producers = ProducerCycles(folder / "producers", seed, tell)
+        verdicts.append(_report("producers", options.producer_cycles, producers.run))
+        tell(f"  {producers.killed} killed, {producers.froze} stopped and woken")
+    if options.loader_cycles:
+        loaders = LoaderCycles(folder / "loaders", seed, tell)
+        verdicts.append(_report("loaders", options.loader_cycles, loaders.run))
+        tell("  " + ", ".join(f"{count} {way}" for way, count in loaders.ways.most_common()))
+    if any(verdict.violations for verdict in verdicts):
+        tell(f"FAILED with seed {seed}; look at {folder}")
+        return 1
+    shutil.rmtree(folder)
+    tell("nothing lost, nothing twice")
+    return 0
+
+
+def _report(what: str, cycles: int, run: Callable[[int], Verdict]) -> Verdict:
+    started_s = time.monotonic()
+    verdict = run(cycles)
+    took_s = time.monotonic() - started_s
+    tell(f"{what}: {cycles} cycles in {took_s:.0f} s, {took_s / cycles:.2f} s each\n  {verdict}")
+    return verdict
+
+
+if __name__ == "__main__":
+    sys.exit(main())

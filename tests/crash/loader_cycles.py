@@ -1,0 +1,214 @@
+"""Loaders on a real Delta table, killed again and again: at every step, at any moment, stopped and woken too late.
+
+Each one is a process of its own with a JVM of its own, and both die. Starting Spark takes longer than all the
+rest, so the next loaders warm up while one is at work.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from buffer.status import queue_status
+from buffer.store import open_store
+from buffer_delta.session import spark_session
+from tests.crash.delta_files import DeltaFiles
+from tests.crash.processes import Worker
+from tests.crash.verdict import Verdict
+from tests.spark.queues import assert_exactly_once, numbered, produce
+
+STANDBY = 2  # loaders that warm up: one for each core
+START_TIMEOUT_S = 180.0
+RUN_TIMEOUT_S = 180.0
+RUN_FIRST_GUESS_S = 5.0
+ENTRIES_PER_BATCH = 5
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Code that lives for seconds: the optimising compiler would only take the cores away from it."""
+
+WAYS = {"at a step": 0.4, "at a moment": 0.3, "the driver alone": 0.1, "stopped, then woken": 0.2}
+
+
+class LoaderCycles:
+    """Runs cycles of produce, load, kill -9. After each one the table must hold a gapless beginning of the queue."""
+
+    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._chance = random.Random(f"{seed} loaders")
+        self._tell = tell
+        self._table = DeltaFiles(folder / "table", ["id"])
+        self._dead_letters = DeltaFiles(folder / "dead")
+        self._standby: deque[Worker] = deque()
+        self._zombies: list[Worker] = []
+        self._started = 0
+        self._run_s = RUN_FIRST_GUESS_S
+        self.records = 0
+        self.ways: Counter[str] = Counter()
+        self.violations: list[str] = []
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "store": str(self._folder / "queue"),
+            "table": str(self._folder / "table"),
+            "dead_letters": str(self._folder / "dead"),
+            "format": {"type": "json", "schema": "id BIGINT"},
+            "max_batches_per_commit": 2,
+            "gc_enabled": False,
+        }
+
+    @property
+    def steps(self) -> list[str]:
+        tables = (self.config["table"], self.config["dead_letters"])
+        each = [f"{step} {table}" for table in tables for step in ("appended", "committed")]
+        return ["bound", "claimed", "entered", "planned", "decoded", "split", *each, "acked"]
+
+    def run(self, cycles: int) -> Verdict:
+        """Each cycle ends with the death of one loader. Stops early when something is wrong."""
+        started_s = time.monotonic()
+        try:
+            for cycle in range(cycles):
+                self._cycle()
+                self._check()
+                took_s = time.monotonic() - started_s
+                self._tell(
+                    f"loader cycle {cycle + 1}/{cycles}: {took_s:.0f} s, {self._table.rows().num_rows}"
+                    f"/{self.records} rows in {self._table.commits} commits"
+                )
+                if self.violations:
+                    break
+            else:
+                self._finish()
+        finally:
+            for worker in (*self._standby, *self._zombies):
+                worker.kill()
+        rows = self._table.rows().num_rows
+        return Verdict(durable=self.records, found=rows, violations=self.violations)
+
+    # One cycle
+
+    def _cycle(self) -> None:
+        batches = self._chance.randint(1, 4)
+        self.records += produce(self.config["store"], numbered(batches, entries=ENTRIES_PER_BATCH, start=self.records))
+        loader = self._next()
+        way = self._chance.choices(list(WAYS), list(WAYS.values()))[0]
+        if way == "stopped, then woken" and self._zombies:
+            way = "at a moment"  # one at a time: the one that wakes must find a single successor
+        self.ways[way] += 1
+        if way == "at a step":
+            self._start(loader, die_at=self._chance.choice(self.steps))
+            self._await_end(loader)
+        else:
+            self._start(loader)
+            self._sleep_or_end(loader, self._chance.uniform(0.0, self._run_s * 1.2))
+        self._wake_zombie()
+        if way == "the driver alone":
+            loader.kill(group=False)  # its JVM may yet commit, beside the next loader
+            self._zombies.append(loader)
+        elif way == "stopped, then woken":
+            loader.freeze(group=self._chance.random() < 0.5)
+            self._zombies.append(loader)
+        else:
+            loader.kill()
+
+    def _next(self) -> Worker:
+        while len(self._standby) <= STANDBY:
+            self._started += 1
+            log = self._folder / f"loader-{self._started}.stderr"
+            worker = Worker("tests.spark.loader_process", {}, log, {"JAVA_TOOL_OPTIONS": JVM_OPTIONS})
+            self._standby.append(worker)
+        loader = self._standby.popleft()
+        loader.wait_for("ready", START_TIMEOUT_S)
+        return loader
+
+    def _start(self, loader: Worker, **options: Any) -> None:
+        loader.send(json.dumps({"config": self.config, **options}))
+
+    def _await_end(self, loader: Worker) -> None:
+        """Until it is done, has failed, or has killed itself at its step."""
+        begun_s = time.monotonic()
+        while loader.is_alive:
+            ended = self._is_ended(loader)
+            if ended == "done":
+                self._run_s = 0.7 * self._run_s + 0.3 * (time.monotonic() - begun_s)
+            if ended:
+                return
+            if time.monotonic() - begun_s > RUN_TIMEOUT_S:
+                self.violations.append(f"a loader is stuck for {RUN_TIMEOUT_S:g} s; see {loader.log}")
+                return
+            time.sleep(0.01)
+
+    def _sleep_or_end(self, loader: Worker, seconds: float) -> None:
+        deadline_s = time.monotonic() + seconds
+        while time.monotonic() < deadline_s and loader.is_alive and not self._is_ended(loader):
+            time.sleep(0.005)
+
+    def _is_ended(self, loader: Worker) -> str:
+        """`done` or `error` once it has said so. Being fenced is right if another one was there."""
+        for message in loader.heard():
+            if "done" in message:
+                return "done"
+            if "error" in message:
+                if message["error"] != "Fenced" or not self._zombies:
+                    self.violations.append(f"a loader failed: {message}; see {loader.log}")
+                return "error"
+        return ""
+
+    def _wake_zombie(self) -> None:
+        """The one that was stopped earlier wakes up beside a successor, runs on for a while, and dies too."""
+        while self._zombies:
+            zombie = self._zombies[-1]
+            if zombie.frozen:
+                zombie.thaw()
+                self._sleep_or_end(zombie, self._chance.uniform(0.0, self._run_s * 1.5))
+            self._zombies.pop().kill()
+
+    # Checks
+
+    def _check(self) -> None:
+        """What is in the table is the beginning of what was produced, in order, each record once."""
+        for table in (self._table, self._dead_letters):
+            table.refresh()
+            self.violations += table.violations
+            table.violations.clear()
+        ids = self._table.rows()["id"].to_pylist()
+        if ids != list(range(len(ids))):
+            wrong = [(expected, got) for expected, got in enumerate(ids) if expected != got][:5]
+            self.violations.append(f"rows are missing, doubled or out of order: (expected, found) {wrong}")
+        if len(ids) > self.records:
+            self.violations.append(f"{len(ids)} rows of {self.records} records")
+        if self._dead_letters.rows().num_rows:
+            self.violations.append("there are dead letters, though every record was good")
+
+    def _finish(self) -> None:
+        """A last loader, left alone: afterwards all must be there, and the queue be empty."""
+        self._wake_zombie()
+        last = self._next()
+        self._start(last)
+        self._await_end(last)
+        last.kill()
+        self._check()
+        loaded = self._table.rows().num_rows
+        if loaded != self.records:
+            self.violations.append(f"{self.records - loaded} of {self.records} records were lost")
+        if self._table.repeated_positions():
+            self.violations.append("positions (_sequence, _index) are not unique")
+        waiting = queue_status(open_store(self.config["store"])).length
+        if waiting:
+            self.violations.append(f"{waiting} batches are left in the queue")
+        self._ask_spark()
+
+    def _ask_spark(self) -> None:
+        """A second opinion, from those who will read the table."""
+        spark = spark_session("crash cycles", memory="1g")
+        try:
+            assert_exactly_once(spark, self.config["table"], self.records)
+        except AssertionError as error:
+            self.violations.append(f"Spark finds another table: {str(error)[:500]}")
+        finally:
+            spark.stop()
