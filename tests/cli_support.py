@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +100,21 @@ def program(*args: object, stdin: bytes = b"", environment: dict[str, str] | Non
     """Runs `buffer …` as a program to its end."""
     with Program(*args, environment=environment) as running:
         return running.finish(stdin)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Callable[[], None]]:
+    """Make a folder that holds 256 kB. Yields what a child must call first: where nothing can be mounted, a limit."""
+    folder.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)]
+    if mount and subprocess.run(command, capture_output=True, check=False).returncode == 0:
+        try:
+            yield lambda: None
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    else:
+        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
 
 
 def fill(folder: Path, *batches: list[bytes], metadata: bytes = b"") -> None:

@@ -28,7 +28,7 @@ from buffer_delta.errors import (
     TableReplaced,
     TableRewritten,
 )
-from tests.cli_support import InProcess, Ran, fill
+from tests.cli_support import InProcess, Ran, fill, small_disk
 
 
 @pytest.fixture
@@ -273,6 +273,22 @@ def test_should_say_what_is_wrong_with_the_folder(buffer_delta: InProcess, folde
     assert ran.code == 1
     assert ran.err.startswith(f"error: cannot write to the folder '{folder}'")
     assert ran.err.count("\n") == 1
+
+
+def test_should_say_so_when_the_disk_is_full(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as limit:
+        done = subprocess.run(
+            [sys.executable, "-m", "buffer_delta", "demo", "--folder", tmp_path / "disk/demo"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            preexec_fn=limit,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr or "File too large" in done.stderr
+    assert done.stderr.startswith("error: a producer failed")
+    assert done.stderr.count("\n") == 1
 
 
 def test_should_call_nothing_exact_that_is_not() -> None:

@@ -95,9 +95,7 @@ def test_should_name_files_and_extras_that_exist() -> None:
     assert all(service["build"] == SERVICES["s3"]["build"] for service in SERVICES.values())
 
 
-@pytest.mark.parametrize(
-    ("service", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else value[0]
-)
+@pytest.mark.parametrize(("service", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else value[0])
 def test_should_call_only_programs_that_are_in_the_image(service: str, call: list[str]) -> None:
     assert call[0] in {"weed", "echo", "tee", "grep", "python", "buffer", "buffer-delta", "jupyter"}, service
     if call[0] in ("buffer", "buffer-delta"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 import pytest
@@ -252,7 +252,7 @@ def test_should_take_lists_tuples_and_arrow_in_one_batch() -> None:
 def test_should_let_the_caller_reuse_its_list() -> None:
     store = open_store("memory://")
     with make_producer(store) as producer:
-        for mine in ([b"one"], [b"two", b"three"]):
+        for mine in ([b"one", b"two"], [b"three"]):
             producer.produce(mine)
             mine[0] = b"changed"
             mine.append(b"added")
@@ -566,6 +566,22 @@ def test_should_await_handles_in_asyncio() -> None:
     assert {result.location for result in results} <= objects_of(store)
     assert again.sequence == len(queue_of(store)) - 1
     assert entries_of(store) == [*[b"%d" % index for index in range(100)], b"again"]
+
+
+def test_should_let_the_event_loop_run_while_a_handle_is_awaited() -> None:
+    store = HeldStore(open_store("memory://"))
+
+    async def main(producer: Producer) -> Durable:
+        with ExitStack() as held:
+            held.enter_context(store.hold("put"))
+            waiting = asyncio.ensure_future(await producer.produce_async([b"one"]))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            held.close()
+            return await waiting
+
+    with make_producer(store, flush_interval_ms=1) as producer:
+        assert asyncio.run(main(producer)).sequence == 0
 
 
 async def _await_one(producer: Producer) -> Durable:

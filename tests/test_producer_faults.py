@@ -301,10 +301,14 @@ def test_should_give_up_with_contention_when_others_always_win() -> None:
             rival.committer.commit()
             return self.store.put_if_match(location, data, version)
 
-    line = Line(Contended(inner), append_timeout_s=5.0)
+    line = Line(Contended(inner), append_timeout_s=40.0)
     batch = line.upload(b"mine")
+    assert line.committer.commit() == 0
+    assert line.clock.monotonic_s() < 40, "the attempts of one append were used up first"
+    assert batch.watcher.result() is None, "there is time left"
     while batch.watcher.result() is None:
         line.committer.commit()
+    assert line.clock.monotonic_s() >= 40
     assert outcomes(batch) == [ContentionError]
     assert b"mine" not in entries_of(inner)
 
@@ -458,10 +462,11 @@ def test_should_not_rename_while_an_earlier_append_may_still_land() -> None:
             clock.advance(301)
             return outcome
 
-    line = Line(Slow(store), clock=clock, gc_grace_s=600.0)
+    line = Line(Slow(store), clock=clock, gc_grace_s=600.0, append_timeout_s=3600.0)
     batch = line.upload(b"second")
     line.committer.commit()
     assert outcomes(batch) == [AppendOutcomeUnknown]
+    assert [call.op for call in store.history].count("put_if_match") == 1, "the old name is not written again"
     store.land()
     assert batches_of(inner) == [[b"first"], [b"second"]]
     assert len(objects_of(inner)) == 2, "no second copy under another name"
@@ -524,6 +529,19 @@ def test_should_report_a_store_that_is_too_slow_for_the_grace_period() -> None:
 
 
 # Groups
+
+
+def test_should_append_only_up_to_the_first_batch_that_is_not_uploaded() -> None:
+    store = open_store("memory://")
+    line = Line(store)
+    line.upload(b"first")
+    second = line.enlist(b"second")
+    line.upload(b"third")
+    assert line.committer.commit() == 1
+    assert not line.committer.is_ready
+    line.committer.upload(second)
+    assert line.committer.commit() == 2
+    assert entries_of(store) == [b"first", b"second", b"third"]
 
 
 def test_should_bound_a_group_and_append_the_rest_next() -> None:

@@ -166,10 +166,10 @@ class Worker:
                 yield None
                 continue
             if line is None:
-                raise SparkUnusable(f"a process of the demo ended early: {self._last_words()}", found=str(self.log))
+                raise SparkUnusable(f"a process of the demo ended early: {self.last_words()}", found=str(self.log))
             yield json.loads(line)
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         self.process.wait()
         said = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return f"{said[-1] if said else f'exit code {self.process.returncode}'} (all of it is in {self.log})"
@@ -194,6 +194,7 @@ class Run:
     kill_at: str
     logs: list[str] = field(default_factory=list)
     """Where each producer notes what is durable."""
+    producers: list[Worker] = field(default_factory=list)
     interrupted: Plan | None = None
     """The range that the first loader was killed in."""
     loaded_bytes: int = 0
@@ -211,12 +212,12 @@ class Run:
         tell = self.story.tell
         self.logs += [str(self.folder / f"{name}.durable") for name in names]
         tell(f"{len(names)} producers begin to write {events:,} events each into {self.store}")
-        producers = [self._producer(name, events, seconds) for name in names]
+        self.producers += [self._producer(name, events, seconds) for name in names]
         tell("the first loader starts, and Spark with it")
         self._until_killed(self._loader(1, stop_at=self.kill_at))
-        writing = any(producer.process.poll() is None for producer in producers)
+        writing = any(producer.process.poll() is None for producer in self.producers)
         tell("the second loader starts" + ("; the producers have gone on writing all the while" if writing else ""))
-        result = self._until_done(self._loader(2), producers)
+        result = self._until_done(self._loader(2))
         result["seconds"] = round(self.story.seconds, 1)
         result["mb_per_second"] = round(self.loaded_bytes / self.loading_s / 1e6, 1) if self.loading_s else 0.0
         return result
@@ -259,15 +260,14 @@ class Run:
                 )
                 return
 
-    def _until_done(self, loader: Worker, producers: Sequence[Worker]) -> dict[str, Any]:
+    def _until_done(self, loader: Worker) -> dict[str, Any]:
         stopping = False
         for message in self._messages(loader, ticks=True):
             if "result" in message:
                 loader.process.wait()
                 result: dict[str, Any] = message["result"]
                 return result
-            if not stopping and all(p.process.poll() is not None for p in producers) and self._is_empty():
-                self._check_ended_well(producers)
+            if not stopping and all(p.process.poll() == 0 for p in self.producers) and self._is_empty():
                 self.story.tell("all is loaded: the loader is told to stop, and the table is counted")
                 loader.process.send_signal(signal.SIGTERM)
                 stopping = True
@@ -276,6 +276,7 @@ class Run:
     def _messages(self, worker: Worker, *, ticks: bool = False) -> Iterator[dict[str, Any]]:
         clock, heard_s = SystemClock(), SystemClock().monotonic_s()
         for message in worker.messages(tick_s=0.3):
+            self._check_producers()
             if message is None:
                 if clock.monotonic_s() - heard_s > SILENCE_MAX_S:
                     raise SparkUnusable(
@@ -309,10 +310,10 @@ class Run:
         except ObjectNotFound:
             return False
 
-    def _check_ended_well(self, producers: Sequence[Worker]) -> None:
-        for producer in producers:
-            if producer.process.returncode:
-                raise StoreUnusable(f"a producer failed: {producer._last_words()}", location=self.store)
+    def _check_producers(self) -> None:
+        for producer in self.producers:
+            if producer.process.poll():
+                raise StoreUnusable(f"a producer failed: {producer.last_words()}", location=self.store)
 
 
 # The end

@@ -17,17 +17,29 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StructType,
+)
 
 from buffer.errors import InvalidInput
 from buffer_delta.contracts import Rewrite
 from buffer_delta.delta_log import DeltaLog, Snapshot
 from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
+from buffer_delta.history import find_rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS_MAX = 5  # each one lost means that somebody else created or changed the table meanwhile
-HISTORY_WALK_MAX = 10_000  # commits read one by one, a few ms each; beyond that a start would take minutes
 
 # Delta's ways to say that a commit of somebody else came between and ours did not happen.
 _CONFLICTS = frozenset(
@@ -56,6 +67,7 @@ _MISMATCHES = (
     "DELTA_MERGE_INCOMPATIBLE_DATATYPE",
     "INCOMPATIBLE_DATA_FOR_TABLE",
 )
+_WIDENINGS = ((ByteType, ShortType, IntegerType, LongType), (FloatType, DoubleType))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +161,8 @@ class DeltaTarget:
         """
         started = time.perf_counter()
         before = self._log.newest() or self._create(rows)
+        if self._path is None:
+            self._refuse_silent_casts(rows, before)
         note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
         try:
             self._write(rows, {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note})
@@ -215,17 +229,24 @@ class DeltaTarget:
                 reason=conflict,
             )
         if isinstance(error, AnalysisException) and (error.getCondition() or "").startswith(_MISMATCHES):
-            return self._mismatch(df) or error
+            return self._mismatch(df.schema, self.schema()) or error
         return error
 
-    def _mismatch(self, df: DataFrame) -> SchemaMismatch | None:
-        table = self.schema()
+    def _refuse_silent_casts(self, df: DataFrame, before: Snapshot) -> None:
+        """By catalog name Spark would cast what it can, an array to its text for one; by path Delta refuses."""
+        table = before.schema
+        if any(not fits(table[f.name].dataType, f.dataType) for f in df.schema.fields if f.name in table.names):
+            mismatch = self._mismatch(df.schema, table)
+            assert mismatch is not None, "types that do not fit are not equal"
+            raise mismatch
+
+    def _mismatch(self, rows: StructType, table: StructType | None) -> SchemaMismatch | None:
         known = {field.name.lower(): field for field in table.fields} if table else {}
-        new = [f.name for f in df.schema.fields if f.name.lower() not in known]
+        new = [f.name for f in rows.fields if f.name.lower() not in known]
         changed = [
             f"{f.name} (table: {known[f.name.lower()].dataType.simpleString()}, rows: {f.dataType.simpleString()})"
-            for f in df.schema.fields
-            if f.name.lower() in known and known[f.name.lower()].dataType != f.dataType
+            for f in rows.fields
+            if f.name.lower() in known and not fits(known[f.name.lower()].dataType, f.dataType)
         ]
         if not new and not changed:
             return None
@@ -234,7 +255,7 @@ class DeltaTarget:
         ways = ["pass merge_schema=True to add the new ones"] if new and not self._merge_schema else []
         ways += ["give the format a schema with the table's types, or load into another table"] if changed else []
         return SchemaMismatch(
-            f"the rows do not fit the table {self._name!r}: {'; '.join(facts)}. {'; '.join(ways).capitalize()}",
+            f"the rows do not fit the table {self._name!r}: {'; '.join(facts)}. To go on, {'; '.join(ways)}",
             table=self._name,
             columns=(*new, *(text.split(" ")[0] for text in changed)),
         )
@@ -252,36 +273,7 @@ class DeltaTarget:
         committed = snapshot.transaction(app_id) if snapshot else None
         if snapshot is None or committed is None:
             return None
-        version = snapshot.version
-        suspects: list[tuple[int, Mapping[str, Any]]] = []
-        restores: list[tuple[int, Mapping[str, Any]]] = []
-        for _ in range(HISTORY_WALK_MAX):
-            info = self._log.commit_info(version) if version >= 0 else None
-            if info is None:  # the table's beginning, or the log was cleaned up from here on
-                break
-            ours = _last_of(info, app_id)
-            if ours == committed:
-                # A RESTORE that we came through led to our last commit or to a later one: our rows are there.
-                return _rewrite(*suspects[0]) if suspects else None
-            if ours is not None:  # an older commit of ours, reached through a RESTORE that jumped the last one
-                break
-            restored = _restored_version(info)
-            if restored is not None:
-                restores.append((version, info))
-                version = restored  # what was done between the two is undone
-                continue
-            if _takes_rows(info):
-                suspects.append((version, info))
-            version -= 1
-        else:
-            log.warning(
-                "%s: %d commits by others since the last one of %s; not looking further back for a RESTORE",
-                self._name,
-                HISTORY_WALK_MAX,
-                app_id,
-            )
-        found = max([*suspects, *restores], key=lambda pair: pair[0], default=None)
-        return _rewrite(*found) if found else None
+        return find_rewrite(self._log.commit_info, snapshot.version, app_id, committed)
 
     def preflight(self) -> list[str]:
         """What an operator should know before loading: settings under which exactly-once would not hold."""
@@ -290,6 +282,24 @@ class DeltaTarget:
         conf = dict(self._spark.sparkContext.getConf().getAll())
         location = self._log.location() if snapshot else (self._path or "")
         return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
+
+
+def fits(table: DataType, rows: DataType) -> bool:
+    """Whether a column takes values of a type as they are. New fields in structs are another question."""
+    if isinstance(table, StructType) and isinstance(rows, StructType):
+        return all(fits(table[f.name].dataType, f.dataType) for f in rows.fields if f.name in table.names)
+    if isinstance(table, ArrayType) and isinstance(rows, ArrayType):
+        return fits(table.elementType, rows.elementType)
+    if isinstance(table, MapType) and isinstance(rows, MapType):
+        return fits(table.keyType, rows.keyType) and fits(table.valueType, rows.valueType)
+    for widening in _WIDENINGS:
+        if isinstance(table, widening) and isinstance(rows, widening):
+            return _rank(widening, rows) <= _rank(widening, table)
+    return bool(table == rows)
+
+
+def _rank(kinds: tuple[type[DataType], ...], kind: DataType) -> int:
+    return kinds.index(type(kind))
 
 
 def path_of(name_or_path: str) -> str | None:
@@ -331,35 +341,3 @@ def log_store_warnings(name: str, location: str, conf: Mapping[str, str]) -> lis
         f"{name}: Delta's log on {scheme}:// is safe with one Spark driver only; if a second loader or job may "
         f"write to it, set spark.delta.logStore.{scheme}.impl to io.delta.storage.S3DynamoDBLogStore"
     ]
-
-
-def _last_of(info: Mapping[str, Any], app_id: str) -> int | None:
-    """The sequence that this commit brought the table to, if it is one of `app_id`'s."""
-    try:
-        note = json.loads(info.get("userMetadata") or "null")
-    except ValueError:
-        return None  # somebody else's note, in words
-    return note.get("last") if isinstance(note, dict) and note.get("app_id") == app_id else None
-
-
-def _restored_version(info: Mapping[str, Any]) -> int | None:
-    """The version that a RESTORE went back to; None for one by timestamp, which does not say."""
-    version = (info.get("operationParameters") or {}).get("version")
-    return int(version) if info.get("operation") == "RESTORE" and version is not None else None
-
-
-def _takes_rows(info: Mapping[str, Any]) -> bool:
-    operation = str(info.get("operation", "")).upper()
-    parameters = info.get("operationParameters") or {}
-    if operation == "RESTORE" or "REPLACE TABLE" in operation:
-        return True
-    partial = parameters.get("predicate") or str(parameters.get("dynamicPartitionOverwrite")).lower() == "true"
-    return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not partial
-
-
-def _rewrite(version: int, info: Mapping[str, Any]) -> Rewrite:
-    operation = str(info["operation"])
-    if operation == "WRITE":
-        operation = "overwrite"
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(info.get("timestamp", 0)) / 1000))
-    return Rewrite(operation=operation, version=version, timestamp=when)

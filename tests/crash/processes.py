@@ -56,7 +56,8 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.put(line)
+            if line.startswith("{"):  # a JVM that it starts has the same output, and may complain there
+                self._lines.put(line)
         self._lines.put(None)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pytest
 
@@ -29,6 +30,10 @@ def _put(endpoint: str) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def _was_reached(server: ScriptedServer) -> bool:
+    return bool(server.requests)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +68,7 @@ def test_should_leave_the_client_without_an_answer(fault: Fault, reaches_server:
             with pytest.raises((OSError, http.client.IncompleteRead)):
                 _put(proxy.endpoint)
             if fault is Fault.LATE:
-                await_true(lambda server=server: bool(server.requests), 5)
+                await_true(partial(_was_reached, server), 5)
         assert bool(server.requests) is reaches_server
 
 

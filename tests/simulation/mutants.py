@@ -62,9 +62,7 @@ def _commit_by_txn_alone(self: LoadProtocol, target: Any, rows: Any, plan: Plan,
     """Append until the table is at the range's end or beyond: what a loader without plans would do."""
     while True:
         with suppress(ConcurrentCommit):
-            target.append(
-                rows, app_id=self.app_id, first=plan.first, last=plan.last, epoch=self.epoch, entries=entries
-            )
+            target.append(rows, app_id=self.app_id, first=plan.first, last=plan.last, epoch=self.epoch, entries=entries)
         if self._position(target) >= plan.last:
             return
 

@@ -105,9 +105,7 @@ def test_should_end_with_2_when_the_queue_feeds_another_table(place: Place, tmp_
 
 def test_should_end_with_4_when_blocked_and_go_on_when_unblocked(place: Place, spark: SparkSession) -> None:
     fill(place.queue, *numbered(2))
-    location = (
-        place.queue / next(iter(Manifest.from_bytes((place.queue / "ingest/manifest").read_bytes()))).location
-    )
+    location = place.queue / next(iter(Manifest.from_bytes((place.queue / "ingest/manifest").read_bytes()))).location
     whole = location.read_bytes()
     location.write_bytes(b"damaged")
     settings = ("--set", "max_delivery_attempts=1", "--set", "retry_attempts=3", "--set", "retry_max_s=0.01")

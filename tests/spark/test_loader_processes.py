@@ -174,21 +174,19 @@ def test_should_load_once_when_killed_after_every_step(spark: SparkSession, tmp_
         "acked",
     ]
     records = 0
-    for step in steps:
-        records += produce(tmp_path / "queue", numbered(2, start=records))
-        process = LoaderProcess(tmp_path)
-        try:
-            process.wait_for("ready")
-            process.start(settings, die_at=step)
-            process.wait_dead()
-        finally:
-            process.kill()
-    last = LoaderProcess(tmp_path)
+    processes = [LoaderProcess(tmp_path)]
     try:
-        last.wait_for("ready")
-        last.start(settings)
-        assert "done" in last.finish()
+        for step in steps:
+            records += produce(tmp_path / "queue", numbered(2, start=records))
+            processes.append(LoaderProcess(tmp_path))  # the next one starts its JVM while this one dies
+            processes[-2].wait_for("ready")
+            processes[-2].start(settings, die_at=step)
+            processes[-2].wait_dead()
+        processes[-1].wait_for("ready")
+        processes[-1].start(settings)
+        assert "done" in processes[-1].finish()
     finally:
-        last.kill()
+        for process in processes:
+            process.kill()
     assert_exactly_once(spark, tmp_path / "table", records)
     assert spark.read.format("delta").load(dead).count() == 0

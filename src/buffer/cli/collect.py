@@ -26,9 +26,7 @@ POLL_S = 0.5
 @click.command()
 @queue_options
 @click.option("--dry-run", is_flag=True, help="Only list what a first look finds; delete nothing.")
-@click.option(
-    "--wait-s", type=float, default=30.0, show_default=True, help="How long to wait for the second look."
-)
+@click.option("--wait-s", type=float, default=30.0, show_default=True, help="How long to wait for the second look.")
 @click.option("--every", "every_s", type=float, metavar="SECONDS", help="Go on for ever, with a look this often.")
 @click.option("--gc-grace-s", type=float, help="Delete nothing younger. At least 600, the default.")
 @json_option
@@ -112,9 +110,7 @@ class Total:
     def report(self) -> GcReport:
         assert self.last is not None, "at least one look was added"
         last = self.last
-        return GcReport(
-            last.now_ms, last.dry_run, last.listed, self.deleted, last.waiting, last.failed, last.refusal
-        )
+        return GcReport(last.now_ms, last.dry_run, last.listed, self.deleted, last.waiting, last.failed, last.refusal)
 
 
 def _for_ever(collector: Collector, clock: Clock, every_s: float, as_json: bool) -> int:

@@ -169,9 +169,7 @@ def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
     bad = damaged(checked, read_manifest(store, config.manifest_path))
     entries, size = sum(item.entries for item in checked), sum(item.bytes for item in checked)
     if as_json:
-        listed = [
-            {"sequence": b.sequence, "location": b.location, "problem": b.problem, "error": b.error} for b in bad
-        ]
+        listed = [{"sequence": b.sequence, "location": b.location, "problem": b.problem, "error": b.error} for b in bad]
         print_json({"batches": len(checked), "entries": entries, "bytes": size, "damaged": listed})
     else:
         if bad:

@@ -137,9 +137,7 @@ def _parse_sets(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[st
         try:
             parsed[key.replace("-", "_")] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
-            parsed[key.replace("-", "_")] = (
-                text  # a bare word is the text itself: quotes would not survive the shell
-            )
+            parsed[key.replace("-", "_")] = text  # a bare word is the text itself: quotes would not survive the shell
     return parsed
 
 

@@ -124,9 +124,7 @@ class Tally:
 
 
 @click.command()
-@click.argument(
-    "files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]..."
-)
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="[FILE]...")
 @queue_options
 @click.option("--length-prefixed", is_flag=True, help="Records are `u32 little-endian | bytes`, not lines.")
 @click.option("--skip-empty", is_flag=True, help="Leave out records of no bytes, like empty lines.")

@@ -28,12 +28,8 @@ Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 
 @click.command()
 @queue_options
-@click.option(
-    "-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many."
-)
-@click.option(
-    "--from", "first", type=click.IntRange(min=0), help="All from this sequence on, instead of the last few."
-)
+@click.option("-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many.")
+@click.option("--from", "first", type=click.IntRange(min=0), help="All from this sequence on, instead of the last few.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option("--interval-s", type=float, default=0.5, show_default=True, help="How often to look, with -f.")
 @json_option

@@ -22,6 +22,7 @@ from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
 
 RESTARTS_AFTER_FENCED_MAX = 2  # restarting for ever would be a duel, which the documentation forbids
 RETRY_FIRST_S = 0.1
+OPERATOR_S = (0.01, 2.0)  # until somebody unblocks: soon, so that they meet loaders that are still at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class LoaderActor(Actor):
             return self._after_fenced(delay_s)
         if isinstance(error, Blocked):
             operator = OperatorActor(self.world, "operator", skip=self.chance(self.settings.skip_chance))
-            self.world.add(operator, self.draw(self.world.weather.restart_s))
+            self.world.add(operator, self.draw(OPERATOR_S))
             return delay_s
         if isinstance(error, RouteChanged):
             self.routing = error.planned_digest

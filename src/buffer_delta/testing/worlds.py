@@ -21,6 +21,7 @@ from buffer_delta.testing.work import Poison
 
 QUEUES = 0.2  # of all worlds
 COLLECTIONS = 0.2
+BLOCKED = 0.15  # of the worlds with loaders: several of them meet a batch that nobody can read, and an operator
 NEVER_S = float("inf")
 DEAD_LETTERS = "dead letters"
 TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
@@ -45,10 +46,11 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     world = make_world(seed, "loader", pace, random, trace)
     names = random.choice(TABLES)
     tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
-    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if random.random() < 0.4 else "")
+    blocked = random.random() < BLOCKED
+    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if blocked or random.random() < 0.4 else "")
     add_producers(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
     add_collectors(world, random, pace)
-    _add_loaders(world, random, pace, tables)
+    _add_loaders(world, random, pace, tables, blocked)
     if random.random() < 0.2:
         log = random.choice(tables.logs)
         world.add(BystanderActor(world, "bystander", log, commits=5, think_s=(0.05, pace.storm_s / 4)))
@@ -59,14 +61,16 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     return world
 
 
-def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables) -> None:
+def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, blocked: bool) -> None:
     """One to three loaders, started together or one after the other, all with the same settings."""
     has_dead_letters = tables.dead_letters is not None
-    skips = has_dead_letters and random.random() < 0.6
+    skips = has_dead_letters and not blocked and random.random() < 0.6
     mended_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
     poison = Poison(world.scheduler, Random(random.random()), mended_at_s, random.choice((0.3, 0.6, 1.0)))
     settings = LoaderSettings(
-        rules=Rules(max_delivery_attempts=random.choice((1, 1, 2, 3)), dlq_strategy="skip" if skips else "block"),
+        rules=Rules(
+            max_delivery_attempts=1 if blocked else random.choice((1, 2, 3)), dlq_strategy="skip" if skips else "block"
+        ),
         max_batches=random.choice((1, 2, 3, 5)),
         poll_s=pace.poll_s,
         # Shorter than a request may take: then a call gives up without knowing what became of its write.
@@ -75,6 +79,6 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables) -> No
         new_routing_chance=random.choice((0.0, 0.0, 0.3, 0.6)),
         skip_chance=0.7 if has_dead_letters else 0.0,
     )
-    for index in range(random.choice((1, 1, 2, 2, 3))):
+    for index in range(random.choice((2, 3) if blocked else (1, 1, 2, 2, 3))):
         loader = LoaderActor(world, f"loader{index}", tables, poison, settings)
         world.add(loader, random.choice((0.0, random.uniform(0.0, pace.storm_s))))

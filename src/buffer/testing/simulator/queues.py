@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from buffer.testing.simulator.actors.collector import CollectorActor
@@ -14,6 +15,25 @@ from buffer.testing.simulator.world import World
 
 CLOCK_SKEW_MAX_S = 150.0
 """Each clock's: then two of them differ by half the collector's grace period at most, as the docs demand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """What happens to producers and collectors where batches lie around for long."""
+
+    kinds: tuple[str, ...]
+    span_s: Span
+    """How long requests hang and processes stop."""
+    has_background: bool
+    """Somebody whom nothing bad happens to keeps the manifest changing all the while."""
+
+
+COLLECTIONS = (
+    Flavour(("stop_before", "stop_after", "late"), (300.0, 1500.0), has_background=False),
+    Flavour(("stop_before", "outage"), (600.0, 2500.0), has_background=True),
+    Flavour(("stop_before", "stop_after"), (40.0, 290.0), has_background=True),
+    Flavour(("ambush", "late", "stop_before", "stop_after"), (250.0, 900.0), has_background=False),
+)
 
 
 class Pace:
@@ -94,7 +114,9 @@ def add_collectors(world: World, random: Random, pace: Pace) -> None:
     if not pace.is_patient:
         return
     for index in range(random.choice((1, 1, 2))):
-        collector = CollectorActor(world, f"collector{index}", interval_s=random.choice(((30.0, 100.0), (100.0, 300.0))))
+        collector = CollectorActor(
+            world, f"collector{index}", interval_s=random.choice(((20.0, 60.0), (100.0, 300.0)))
+        )
         collector.is_sheltered = random.random() < 0.5
         world.add(collector, random.uniform(0.0, 600.0))
 
@@ -115,30 +137,29 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     """Run one world in which batches lie around for as long as a collector's grace period. Raises Violation.
 
     The queue is empty most of the time, so nothing but the age of a batch and the two looks protect it, and the
-    processes stop and the requests hang for as long as it takes to make a batch look forgotten. Somebody whom
-    nothing bad happens to may keep the manifest changing all the while.
+    processes stop and the requests hang for as long as it takes to make a batch look forgotten.
     """
     random = Random(f"{seed} collection")
+    flavour = random.choice(COLLECTIONS)
     pace = Pace(random, ("patient",))
     pace.storm_s, pace.poll_s, pace.think_s = 6000.0, (20.0, 90.0), (5.0, 1500.0)
     pace.cas_timeout_s = random.choice((60.0, 1000.0))
-    kinds = random.sample(("late", "ambush", "outage", "stop_before", "stop_after", "jump"), 3)
-    span = random.choice(((30.0, 300.0), (100.0, 1000.0), (500.0, 2000.0)))
     weather = Weather(
         pace.storm_s,
-        **dict.fromkeys(kinds, random.choice((0.02, 0.05, 0.1))),
-        late_s=span,
-        outage_s=span,
-        stop_s=span,
+        **dict.fromkeys(flavour.kinds, random.choice((0.05, 0.1))),
+        jump=0.02,
+        late_s=flavour.span_s,
+        outage_s=flavour.span_s,
+        stop_s=flavour.span_s,
         timeout_s=pace.timeout_s,
-        skew_s=CLOCK_SKEW_MAX_S,
+        skew_s=random.choice((1.0, CLOCK_SKEW_MAX_S)),
     )
     world = make_world(seed, "collection", pace, random, trace, weather)
-    add_producers(world, random, pace, kinds="a", batches=random.choice((3, 8)))
+    add_producers(world, random, pace, kinds="a", batches=random.choice((4, 8)))
     add_collectors(world, random, pace)
-    _add_consumers(world, random, pace, 1, sheltered=random.random() < 0.7)
-    if random.random() < 0.4:
-        pace.think_s = (50.0, 500.0)
+    _add_consumers(world, random, pace, 1, sheltered=random.random() < 0.8)
+    if flavour.has_background:
+        pace.think_s = (30.0, 500.0)
         add_producer(world, random, pace, "background", kinds="a", keys=25, sheltered=True)
     world.run(pace.drain_s)
     return world
@@ -147,9 +168,7 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
 def _add_consumers(world: World, random: Random, pace: Pace, count: int, *, sheltered: bool = False) -> None:
     sink = Sink(world)
     for index in range(count):
-        consumer = ConsumerActor(
-            world, f"consumer{index}", sink, poll_s=pace.poll_s, cas_timeout_s=pace.cas_timeout_s
-        )
+        consumer = ConsumerActor(world, f"consumer{index}", sink, poll_s=pace.poll_s, cas_timeout_s=pace.cas_timeout_s)
         consumer.is_sheltered = sheltered
         world.add(consumer, random.uniform(0.0, pace.storm_s / 2))
     world.goals.append(lambda: world.queue.is_drained)

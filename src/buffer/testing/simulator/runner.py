@@ -101,9 +101,7 @@ def main(simulation: Simulation, arguments: Sequence[str], out: TextIO, *, progr
         logging.disable(logging.CRITICAL)
         return 0 if show(simulation, options.seed, out) else 1
     started_s = time.monotonic()
-    outcome = run_many(
-        simulation, range(options.start, options.start + options.seeds), jobs=options.jobs, out=out
-    )
+    outcome = run_many(simulation, range(options.start, options.start + options.seeds), jobs=options.jobs, out=out)
     seconds = time.monotonic() - started_s
     for what, count in sorted(outcome.counts.items()):
         out.write(f"{count:>12,}  {what}\n")

@@ -26,9 +26,7 @@ from buffer.testing.simulator.trace import Trace
 try:
     from greenlet import GreenletExit, getcurrent, greenlet
 except ImportError as error:  # pragma: no cover - depends on what is installed
-    raise ImportError(
-        "the simulator runs each actor as a greenlet: install it with `pip install greenlet`"
-    ) from error
+    raise ImportError("the simulator runs each actor as a greenlet: install it with `pip install greenlet`") from error
 
 TRACEBACK_LINES_MAX = 30
 
@@ -138,9 +136,7 @@ class Scheduler:
 class Task(greenlet):
     """One thread of a process."""
 
-    def __init__(
-        self, process: Process, main: Callable[[], None], ended: Callable[[Exception | None], None]
-    ) -> None:
+    def __init__(self, process: Process, main: Callable[[], None], ended: Callable[[Exception | None], None]) -> None:
         super().__init__()
         self.process = process
         self.turn = 0

@@ -15,9 +15,7 @@ class CollectorActor(Actor):
         self.interval_s = interval_s
 
     def run(self, host: Host) -> None:
-        collector = Collector(
-            GcConfig(store=host.store, data_path_prefix=PREFIX), store=host.store, clock=host.clock
-        )
+        collector = Collector(GcConfig(store=host.store, data_path_prefix=PREFIX), store=host.store, clock=host.clock)
         while True:
             host.process.sleep(self.draw(self.interval_s))
             try:
