@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from buffer.batch import decode_batch
+from buffer.batching import Intake, PendingBatch, check_call
+from buffer.commit import Committer
 from buffer.config import ProducerConfig
+from buffer.durability import Settled
 from buffer.errors import ObjectNotFound
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor
 from buffer.producer import Producer
 from buffer.store.base import DeleteFailure, Object, ObjectInfo, Outcome, Store, Version
+from buffer.testing import ManualClock
 
 NEVER_MS = 3_600_000
 """A flush interval that no test reaches."""
@@ -117,3 +122,40 @@ class HeldStore:
     def delete_many(self, locations: Sequence[str]) -> Any:
         failures: list[DeleteFailure] = self.store.delete_many(locations)
         return failures
+
+
+SEEDS = itertools.count(1)  # each line makes names of its own
+
+
+class Line:
+    """The sync half of a producer, driven step by step as the simulator does."""
+
+    def __init__(self, store: Store, clock: ManualClock | None = None, **settings: object) -> None:
+        self.clock = clock or ManualClock(seed=next(SEEDS))
+        config = ProducerConfig(store=store, **settings)
+        self.intake = Intake(config, self.clock)
+        self.settled: list[tuple[PendingBatch, Settled]] = []
+        self.committer = Committer(store, self.clock, config, lambda *one: self.settled.append(one))
+
+    def enlist(self, *entries: bytes) -> PendingBatch:
+        """One sealed batch of these entries, in its place in the queue."""
+        handle = self.intake.offer(check_call(list(entries), b"", 1 << 20))
+        assert handle is not None
+        self.intake.seal()
+        batch = self.intake.take()
+        self.committer.enlist(batch)
+        return batch
+
+    def upload(self, *entries: bytes) -> PendingBatch:
+        batch = self.enlist(*entries)
+        self.committer.upload(batch)
+        return batch
+
+    def start_queue(self) -> None:
+        """Make a manifest with one entry, so that later writes replace it."""
+        self.upload(b"there before")
+        assert self.committer.commit() == 1
+
+
+def outcomes(*batches: PendingBatch) -> list[type]:
+    return [type(batch.watcher.result()) for batch in batches]

@@ -233,9 +233,7 @@ class Intake:
         if self.open and self.open.size + size > self._max_batch_bytes:
             self.seal()
         if self.open is None:
-            self.open = PendingBatch(
-                self._monotonic_s() + self._interval_s, self._now_ms() + 1000 * self._interval_s
-            )
+            self.open = PendingBatch(self._monotonic_s() + self._interval_s, self._now_ms() + 1000 * self._interval_s)
         return self.open
 
     @property

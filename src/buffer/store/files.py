@@ -90,6 +90,7 @@ def locked(lock: Path, timeout_s: float) -> Iterator[None]:
     try:
         yield
     finally:
+        fcntl.flock(held, fcntl.LOCK_UN)  # closing alone is not enough: a child forked meanwhile has the file too
         os.close(held)
 
 

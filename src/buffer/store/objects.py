@@ -128,7 +128,8 @@ class CloudStore:
     def put(self, location: str, data: bytes) -> None:
         path = self._path(location)
         try:
-            obstore.put(self._ready(), path, data)
+            # In parts, a large upload can go on after a hiccup; in memory they would only be copied together again.
+            obstore.put(self._ready(), path, data, use_multipart=False if self._kind == "memory" else None)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "write", location)
 

@@ -20,7 +20,6 @@ from buffer_delta.testing.delta_log import Commit, DeltaLog, JobFailed, Simulate
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
 
-RESTARTS_AFTER_FENCED_MAX = 2  # restarting for ever would be a duel, which the documentation forbids
 RETRY_FIRST_S = 0.1
 OPERATOR_S = (0.01, 2.0)  # until somebody unblocks: soon, so that they meet loaders that are still at it
 
@@ -36,6 +35,8 @@ class LoaderSettings:
     retries: int
     """How often a loader tries a range again before it exits and is started anew."""
     new_routing_chance: float
+    restarts_after_fenced_max: int
+    """Restarting for ever would be a duel, which the documentation forbids."""
     skip_chance: float
     """How likely the operator gives a blocked range up."""
 
@@ -93,7 +94,7 @@ class LoaderActor(Actor):
         if isinstance(error, Fenced):
             return self._after_fenced(delay_s)
         if isinstance(error, Blocked):
-            operator = OperatorActor(self.world, "operator", skip=self.chance(self.settings.skip_chance))
+            operator = OperatorActor(self.world, "operator", skip_chance=self.settings.skip_chance)
             self.world.add(operator, self.draw(OPERATOR_S))
             return delay_s
         if isinstance(error, RouteChanged):
@@ -110,7 +111,7 @@ class LoaderActor(Actor):
         others = [actor for actor in self.world.actors if isinstance(actor, LoaderActor) and actor is not self]
         if any(isinstance(actor, BrowserActor) for actor in self.world.actors):
             return None if any(actor.is_up for actor in others) else delay_s  # it was not a loader who fenced us
-        if self.world.is_calm or self.restarts_after_fenced >= RESTARTS_AFTER_FENCED_MAX or self.chance(0.5):
+        if self.world.is_calm or self.restarts_after_fenced >= self.settings.restarts_after_fenced_max:
             return None  # the other one goes on
         self.restarts_after_fenced += 1
         return delay_s
@@ -124,15 +125,21 @@ class LoaderActor(Actor):
 
 
 class OperatorActor(Actor):
-    """Somebody who runs `buffer-delta unblock` once."""
+    """Somebody who runs `buffer-delta unblock`: once, or again and again while the faults last."""
 
-    def __init__(self, world: World, name: str, *, skip: bool) -> None:
+    def __init__(self, world: World, name: str, *, skip_chance: float, every_s: Span | None = None) -> None:
         super().__init__(world, name)
-        self._skip = skip
+        self._skip_chance = skip_chance
+        self._every_s = every_s
 
     def run(self, host: Host) -> None:
-        released = Journal(host.store, MANIFEST_PATH, host.clock).unblock(skip=self._skip)
-        host.process.note(f"unblocked {released}" if released else "nothing was blocked")
+        while True:
+            journal = Journal(host.store, MANIFEST_PATH, host.clock)
+            released = journal.unblock(skip=self.chance(self._skip_chance))
+            host.process.note(f"unblocked {released}" if released else "nothing was blocked")
+            if self._every_s is None or self.world.is_calm:
+                return
+            host.process.sleep(self.draw(self._every_s))
 
     def ended(self, error: Exception | None) -> float | None:
         if isinstance(error, StorageError | ContentionError):

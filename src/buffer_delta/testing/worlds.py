@@ -15,7 +15,7 @@ from buffer.testing.simulator.queues import (
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
 from buffer_delta.contracts import Rules
-from buffer_delta.testing.actors import BrowserActor, BystanderActor, LoaderActor, LoaderSettings
+from buffer_delta.testing.actors import BrowserActor, BystanderActor, LoaderActor, LoaderSettings, OperatorActor
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import Poison
 
@@ -77,8 +77,12 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, block
         cas_timeout_s=random.choice((pace.cas_timeout_s, pace.timeout_s)),
         retries=random.choice((0, 1, 3)),
         new_routing_chance=random.choice((0.0, 0.0, 0.3, 0.6)),
+        restarts_after_fenced_max=20 if blocked else random.choice((0, 1, 2)),
         skip_chance=0.7 if has_dead_letters else 0.0,
     )
+    if blocked:
+        every_s = (0.01, pace.storm_s / 20)
+        world.add(OperatorActor(world, "eager operator", skip_chance=settings.skip_chance, every_s=every_s))
     for index in range(random.choice((2, 3) if blocked else (1, 1, 2, 2, 3))):
         loader = LoaderActor(world, f"loader{index}", tables, poison, settings)
         world.add(loader, random.choice((0.0, random.uniform(0.0, pace.storm_s))))

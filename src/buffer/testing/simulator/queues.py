@@ -25,7 +25,7 @@ class Flavour:
     span_s: Span
     """How long requests hang and processes stop."""
     has_background: bool
-    """Somebody whom nothing bad happens to keeps the manifest changing all the while."""
+    """Somebody whom nothing bad happens to keeps the manifest changing, and the collectors look all the while."""
 
 
 COLLECTIONS = (
@@ -110,14 +110,14 @@ def add_producer(
     world.add(producer, random.uniform(0.0, pace.storm_s / 4))
 
 
-def add_collectors(world: World, random: Random, pace: Pace) -> None:
+def add_collectors(world: World, random: Random, pace: Pace, *, sheltered: bool = False) -> None:
+    """One or two collectors where there is time for them; of those not sheltered, half are anyway."""
     if not pace.is_patient:
         return
     for index in range(random.choice((1, 1, 2))):
-        collector = CollectorActor(
-            world, f"collector{index}", interval_s=random.choice(((20.0, 60.0), (100.0, 300.0)))
-        )
-        collector.is_sheltered = random.random() < 0.5
+        interval_s = random.choice(((20.0, 60.0), (100.0, 300.0)))
+        collector = CollectorActor(world, f"collector{index}", interval_s=interval_s)
+        collector.is_sheltered = sheltered or random.random() < 0.5
         world.add(collector, random.uniform(0.0, 600.0))
 
 
@@ -156,10 +156,10 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     )
     world = make_world(seed, "collection", pace, random, trace, weather)
     add_producers(world, random, pace, kinds="a", batches=random.choice((4, 8)))
-    add_collectors(world, random, pace)
+    add_collectors(world, random, pace, sheltered=flavour.has_background)
     _add_consumers(world, random, pace, 1, sheltered=random.random() < 0.8)
     if flavour.has_background:
-        pace.think_s = (30.0, 500.0)
+        pace.think_s = (20.0, 300.0)
         add_producer(world, random, pace, "background", kinds="a", keys=25, sheltered=True)
     world.run(pace.drain_s)
     return world
