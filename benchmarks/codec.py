@@ -133,9 +133,7 @@ def bench(size: int, compression: str, total_bytes: int, runs: int) -> tuple[flo
         Timing("encode: list -> buffer", lambda: encode_batch_buffer([entries], compression), encode_x),
     ]
     from_arrow = [
-        Timing(
-            "encode: loop, Arrow, join", lambda: loop_encode_join(values.to_pylist(), compression), is_loop=True
-        ),
+        Timing("encode: loop, Arrow, join", lambda: loop_encode_join(values.to_pylist(), compression), is_loop=True),
         Timing(
             "encode: loop, Arrow, bytearray",
             lambda: loop_encode_bytearray(values.to_pylist(), compression),

@@ -259,11 +259,8 @@ def corpus() -> dict[str, list[bytes]]:
     is_batch = [path.suffix == ".batch" or path.name.startswith("batch_") for path, _ in files]
     # The largest ones would take all the time, and their mutants are like the others'.
     return {
-        "batch": made
-        + [data for (_, data), yes in zip(files, is_batch, strict=True) if yes and len(data) < 20_000],
-        "manifest": [
-            data for (_, data), yes in zip(files, is_batch, strict=True) if not yes and len(data) < 20_000
-        ],
+        "batch": made + [data for (_, data), yes in zip(files, is_batch, strict=True) if yes and len(data) < 20_000],
+        "manifest": [data for (_, data), yes in zip(files, is_batch, strict=True) if not yes and len(data) < 20_000],
     }
 
 
@@ -318,9 +315,7 @@ def main() -> None:
         # Were a decoder to take the whole process down, this tells how far it came.
         print(f"  {start + count:,} after {time.perf_counter() - started:.0f} s", flush=True)
     print(", ".join(f"{n:,} {what}" for what, n in sorted(outcomes.items())))
-    print(
-        f"peak memory {resident_bytes() >> 20} MiB, of it Arrow {pa.default_memory_pool().max_memory() >> 20} MiB"
-    )
+    print(f"peak memory {resident_bytes() >> 20} MiB, of it Arrow {pa.default_memory_pool().max_memory() >> 20} MiB")
 
 
 if __name__ == "__main__":

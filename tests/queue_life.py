@@ -273,9 +273,7 @@ class Life:
 
     def keep_every_promise(self) -> None:
         self.model.look(self.store)
-        landed = [
-            batch for group in self.model.groups.values() if group.state == "landed" for batch in group.batches
-        ]
+        landed = [batch for group in self.model.groups.values() if group.state == "landed" for batch in group.batches]
         assert len(landed) == len(set(landed)), "one batch is in the queue under two names"
         holders = [c.epoch for c in self.consumers if c.epoch == self.model.epoch]
         assert len(holders) <= 1

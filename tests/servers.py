@@ -172,9 +172,7 @@ def _install_azurite() -> Path:
     command = [npm, "install", "--prefix", str(partial), "--ignore-scripts", "--omit=optional"]
     command += ["--no-audit", "--no-fund", "--loglevel=error", AZURITE]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=AZURITE_INSTALL_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=AZURITE_INSTALL_TIMEOUT_S, check=False)
         if done.returncode:
             raise Unavailable(f"npm could not install {AZURITE}: {done.stderr.strip()[-300:]}")
         if not home.exists():  # renamed when complete: a run that was interrupted leaves nothing half

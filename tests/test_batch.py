@@ -250,9 +250,7 @@ def test_should_round_trip_any_entries(entries: list[bytes], compression: str, p
 
 @MANY_SMALL
 @given(
-    parts=st.lists(
-        st.tuples(ENTRIES, st.sampled_from(["list", "binary", "large", "slice", "chunks"])), max_size=6
-    ),
+    parts=st.lists(st.tuples(ENTRIES, st.sampled_from(["list", "binary", "large", "slice", "chunks"])), max_size=6),
     pages=st.booleans(),
 )
 def test_should_round_trip_any_parts(parts: list[tuple[list[bytes], str]], pages: bool) -> None:

@@ -173,9 +173,7 @@ def test_should_spend_nothing_on_a_tiny_file_that_claims_all_records(decode: Cal
 
 def bomb_frame(claims: int, *, blocks: int, size_each: int = 128 << 10) -> bytes:
     """A frame whose header claims a content size, and whose blocks are one byte repeated `size_each` times."""
-    rle = b"".join(
-        struct.pack("<I", size_each << 3 | 1 << 1 | (i == blocks - 1))[:3] + b"\0" for i in range(blocks)
-    )
+    rle = b"".join(struct.pack("<I", size_each << 3 | 1 << 1 | (i == blocks - 1))[:3] + b"\0" for i in range(blocks))
     return struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0x88, claims) + rle
 
 

@@ -72,9 +72,7 @@ def test_should_have_the_documented_defaults() -> None:
 
 
 def test_should_suggest_the_nearest_key_when_one_is_unknown() -> None:
-    with pytest.raises(
-        InvalidConfig, match=r"no setting 'flush_interval'; did you mean 'flush_interval_ms'\? Allow"
-    ):
+    with pytest.raises(InvalidConfig, match=r"no setting 'flush_interval'; did you mean 'flush_interval_ms'\? Allow"):
         ProducerConfig(store="memory://x", flush_interval=5)
     with pytest.raises(InvalidConfig, match=r"no setting 'zzz'\. Allowed: store, ") as raised:
         ConsumerConfig(store="memory://x", zzz=5)

@@ -97,9 +97,7 @@ def test_should_take_time_when_delayed(inner: Store) -> None:
 
 def test_should_strike_only_the_calls_that_fit(inner: Store) -> None:
     inner.put("b", b"old")
-    store = FaultyStore(
-        inner, [Fault.before("get", location="b", skip=1, times=2), Fault.before("*", location="c")]
-    )
+    store = FaultyStore(inner, [Fault.before("get", location="b", skip=1, times=2), Fault.before("*", location="c")])
     worked = []
     for location in ("a", "b", "b", "a", "b", "b"):
         try:

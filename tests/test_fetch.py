@@ -101,9 +101,7 @@ def test_should_give_up_after_its_attempts(memory: Store, attempts: int) -> None
 def test_should_bound_the_pause_between_attempts(memory: Store) -> None:
     clock = ManualClock()
     with pytest.raises(StorageError):
-        FetchHandle(FaultyStore(memory, [Fault.before("get", times=100)]), attempts=20, clock=clock).fetch(
-            DESCRIPTOR
-        )
+        FetchHandle(FaultyStore(memory, [Fault.before("get", times=100)]), attempts=20, clock=clock).fetch(DESCRIPTOR)
     assert max(clock.sleeps) <= BACKOFF_MAX_S
 
 

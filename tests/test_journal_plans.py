@@ -310,9 +310,7 @@ class TestBlock:
         assert journal(inner).unblock(skip=True) == BLOCKED
         assert ledger_in(inner).plan == replace(NEXT, attempts=0, quarantined={12: "not zstd", 17: "gone"})
 
-    @pytest.mark.parametrize(
-        "prepare", [lambda s: None, lambda s: s.delete_many([LEDGER])], ids=["no", "no ledger"]
-    )
+    @pytest.mark.parametrize("prepare", [lambda s: None, lambda s: s.delete_many([LEDGER])], ids=["no", "no ledger"])
     def test_should_say_when_nothing_is_blocked(self, inner: Store, prepare: Callable[[Store], object]) -> None:
         prepare(inner)
         assert journal(inner).unblock(skip=True) is None

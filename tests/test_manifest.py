@@ -292,9 +292,7 @@ class TestPackedMetadata:
         manifest = Manifest.empty().append_all([("x", PackedMetadata.pack([0, 1], [5, 6]))])
         assert next(iter(manifest)).metadata == (Metadata(0, 5), Metadata(1, 6))
 
-    @pytest.mark.parametrize(
-        "columns", [([0, 1], [5]), ([0], [5, 6]), ([0], [5], [b"", b""]), ([0, 1], [5, 6], [b""])]
-    )
+    @pytest.mark.parametrize("columns", [([0, 1], [5]), ([0], [5, 6]), ([0], [5], [b"", b""]), ([0, 1], [5, 6], [b""])])
     def test_should_refuse_columns_of_different_lengths(self, columns) -> None:
         with pytest.raises(InvalidInput, match="differ in length"):
             PackedMetadata.pack(*columns)

@@ -59,9 +59,7 @@ class TestRememberedPlace:
         steps=st.lists(st.integers(-2, 15), max_size=8),
         added=st.integers(0, 3),
     )
-    def test_should_read_the_same_in_any_order(
-        self, count: int, dequeued: int, steps: list[int], added: int
-    ) -> None:
+    def test_should_read_the_same_in_any_order(self, count: int, dequeued: int, steps: list[int], added: int) -> None:
         manifest = manifest_of(*("x" * (i + 1) for i in range(count))).dequeue(dequeued)
         for step in steps:
             fresh = Manifest.from_bytes(manifest.to_bytes())

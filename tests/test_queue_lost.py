@@ -180,9 +180,7 @@ class TestCorruptManifest:
             (bytes(20) + b"\x02\x00", "unsupported manifest version 2"),
         ],
     )
-    def test_should_name_a_manifest_that_cannot_be_read_and_leave_it(
-        self, store: Store, data: bytes, why: str
-    ) -> None:
+    def test_should_name_a_manifest_that_cannot_be_read_and_leave_it(self, store: Store, data: bytes, why: str) -> None:
         store.put(PATH, data)
         for call in (lambda: append(store, "a"), consumer(store).claim, consumer(store).read):
             with pytest.raises(CorruptManifest, match=f"'ingest/manifest': .*{why}") as caught:

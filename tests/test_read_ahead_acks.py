@@ -123,9 +123,7 @@ def test_should_ack_from_many_threads(memory: Store) -> None:
     consumer = Consumer.new(config(memory))
     with consumer.batches(prefetch=16) as batches:
         done = list(batches)
-        threads = [
-            threading.Thread(target=lambda k=k: [batches.ack(batch) for batch in done[k::4]]) for k in range(4)
-        ]
+        threads = [threading.Thread(target=lambda k=k: [batches.ack(batch) for batch in done[k::4]]) for k in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -52,9 +52,10 @@ def block_bytes(run: Run) -> int:
 
 def array_offsets(values: Any) -> memoryview:
     """The offsets that belong to this array, which may be a slice: one more than it has values."""
-    code, width = ("q", 8) if pa.types.is_large_binary(values.type) else ("i", 4)
+    width = 8 if pa.types.is_large_binary(values.type) else 4
     whole = memoryview(values.buffers()[1]).cast("B")
-    return whole[values.offset * width : (values.offset + len(values) + 1) * width].cast(code)
+    own = whole[values.offset * width : (values.offset + len(values) + 1) * width]
+    return own.cast("q") if width == 8 else own.cast("i")
 
 
 def _is_arrow(entries: Entries) -> bool:

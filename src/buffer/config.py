@@ -100,12 +100,7 @@ class Config:
 
     def _check_int(self, key: str, low: int, high: int | None = None) -> None:
         value = getattr(self, key)
-        if (
-            not isinstance(value, int)
-            or isinstance(value, bool)
-            or value < low
-            or (high is not None and value > high)
-        ):
+        if not isinstance(value, int) or isinstance(value, bool) or value < low or (high is not None and value > high):
             raise reject(
                 key,
                 value,
@@ -114,12 +109,7 @@ class Config:
 
     def _check_number(self, key: str, low: float) -> None:
         value = getattr(self, key)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not math.isfinite(value)
-            or value < low
-        ):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < low:
             raise reject(key, value, f"a number of at least {low:g}")
 
     def _check_bool(self, key: str) -> None:
@@ -140,9 +130,7 @@ class Config:
             or "//" in value
             or {".", ".."} & set(value.split("/"))
         ):
-            raise reject(
-                key, value, "a path inside the store, like 'ingest', with no '/' at either end and no '..'"
-            )
+            raise reject(key, value, "a path inside the store, like 'ingest', with no '/' at either end and no '..'")
 
 
 @dataclass(frozen=True, kw_only=True)

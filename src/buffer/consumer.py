@@ -102,9 +102,7 @@ class Consumer:
         collector = None
         if config.gc_enabled:
             collector = Collector(config.gc(), store=store, clock=clock, epoch=claimed.epoch)
-        position = Position(
-            queue, claimed, last_acked, clock, on_fenced=collector.stop if collector else lambda: None
-        )
+        position = Position(queue, claimed, last_acked, clock, on_fenced=collector.stop if collector else lambda: None)
         handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock)
         consumer = cls(config, store, handle, position, claimed.epoch, collector)
         if collector is not None:

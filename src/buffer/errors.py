@@ -28,25 +28,27 @@ Facts are attributes (`error.location`), and every error survives pickling: Spar
 from __future__ import annotations
 
 import inspect
-from functools import cache
 import pickle
-from typing import Any
-
-
-@cache
-def _declared_facts(cls: type) -> frozenset[str]:
-    return frozenset(name for base in cls.__mro__ for name in inspect.get_annotations(base))
+from typing import Any, ClassVar
 
 
 class BufferQueueError(Exception):
     """Root of the tree. `str(error)` says what happened, names the value, and says the way out."""
 
+    _declared: ClassVar[frozenset[str]] = frozenset()
+    """The facts that a class of errors has: its annotations, and those of its bases."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        names = (name for base in cls.__mro__ for name in inspect.get_annotations(base))
+        cls._declared = frozenset(name for name in names if not name.startswith("_"))
+
     def __init__(self, message: str, /, **facts: Any) -> None:
         super().__init__(message)
-        unknown = facts.keys() - _declared_facts(type(self))
+        unknown = facts.keys() - self._declared
         assert not unknown, f"{type(self).__name__} declares no fact named {sorted(unknown)}"
         self._facts = facts
-        for name in _declared_facts(type(self)):
+        for name in self._declared:
             setattr(self, name, facts.get(name))
 
     @property

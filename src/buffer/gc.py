@@ -366,9 +366,7 @@ class Collector:
             except Closed:
                 return
             except BufferQueueError as error:
-                log.warning(
-                    "the collector could not look, trying again in %g s: %s", self.config.gc_interval_s, error
-                )
+                log.warning("the collector could not look, trying again in %g s: %s", self.config.gc_interval_s, error)
                 continue
             if report.refusal is Refusal.FENCED:
                 return

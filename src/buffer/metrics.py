@@ -66,9 +66,7 @@ fetch_duration_seconds = _meter.create_histogram(
 consumer_lag_seconds = _meter.create_gauge(
     "buffer.consumer_lag_seconds", "s", "Age of the oldest entry that was not acked yet; 0 when there is none"
 )
-queue_length = _meter.create_gauge(
-    "buffer.queue_length", "{batch}", "Batches in the queue that were not acked yet"
-)
+queue_length = _meter.create_gauge("buffer.queue_length", "{batch}", "Batches in the queue that were not acked yet")
 acks = _meter.create_counter("buffer.acks", "{batch}", "Batches acked")
 descriptors_handed_out = _meter.create_counter(
     "buffer.descriptors_handed_out", "{batch}", "Batches handed out, by next_batch or next_descriptors"

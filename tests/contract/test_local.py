@@ -160,9 +160,7 @@ def test_should_ignore_and_finally_remove_what_a_crash_left(store: LocalStore, t
     assert not old.exists()
 
 
-def test_should_leave_nothing_behind_when_the_disk_is_full(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_should_leave_nothing_behind_when_the_disk_is_full(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.put("a", b"one")
     version = store.get("a").version
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from buffer.config import ProducerConfig
 from buffer.producer import Producer
-from pyspark.sql import SparkSession
 
 
 def produce(store: str | Path, batches: Iterable[Sequence[bytes]], **settings: Any) -> int:

@@ -60,9 +60,7 @@ _Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a meth
 _Stamp: TypeAlias = tuple[int, int, int, int, int]
 
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_UNUSABLE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP}
-)
+_UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP})
 _clock = SystemClock()
 
 

@@ -112,9 +112,7 @@ class FaultyStore:
         rate: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
-        assert rate == 0.0 or seed is not None, (
-            "random faults need a seed: print it, and a failure can be repeated"
-        )
+        assert rate == 0.0 or seed is not None, "random faults need a seed: print it, and a failure can be repeated"
         self.store = store
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()

@@ -146,7 +146,7 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     pace.cas_timeout_s = random.choice((60.0, 1000.0))
     weather = Weather(
         pace.storm_s,
-        **dict.fromkeys(flavour.kinds, random.choice((0.05, 0.1))),
+        **dict.fromkeys(flavour.kinds, random.choice((0.05, 0.1))),  # type: ignore[arg-type]  # all of them chances
         jump=0.02,
         late_s=flavour.span_s,
         outage_s=flavour.span_s,

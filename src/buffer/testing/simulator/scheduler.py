@@ -18,6 +18,7 @@ import heapq
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, NoReturn
 
@@ -226,7 +227,7 @@ class Signal:
     def notify_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         for task, turn in waiting:
-            self._process.scheduler.after(0.0, lambda task=task, turn=turn: task.resume(turn))
+            self._process.scheduler.after(0.0, partial(task.resume, turn))
 
 
 def describe_error(error: BaseException) -> str:

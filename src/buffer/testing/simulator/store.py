@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from buffer.errors import ObjectNotFound, StorageError, Throttled
 from buffer.store.base import DeleteFailure, Lost, Object, ObjectInfo, Outcome, Unknown, Version, Won
@@ -20,6 +20,9 @@ from buffer.testing.simulator.trace import describe, short
 
 URL = "simulated://store"
 PAGE_OBJECTS = 4  # per request of a listing: things change between the pages
+
+
+_Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a method
 
 
 class Witness(Protocol):
@@ -143,11 +146,11 @@ class StoreClient:
                 return
             behind = page[-1].location
 
-    def delete_many(self, locations: Sequence[str]) -> list[DeleteFailure]:
+    def delete_many(self, locations: Sequence[str]) -> _Failures:
         random = self._process.scheduler.random
         chance = 0.0 if self._network.is_calm else self._network.weather.lost_reply
 
-        def execute() -> list[DeleteFailure]:
+        def execute() -> _Failures:
             failures = []
             for location in locations:
                 fails = random.random() < chance

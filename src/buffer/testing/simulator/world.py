@@ -56,7 +56,7 @@ class Actor(ABC):
             self.world.scheduler.violate(f"{self.name} ended with\n{describe_error(error)}")
         return None
 
-    def crashed(self) -> None:
+    def crashed(self) -> None:  # noqa: B027  # most actors have nothing to forget
         """The process was killed. It will be started again."""
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 from buffer.batching import Intake, PendingBatch, check_call
 from buffer.commit import Committer
 from buffer.config import ProducerConfig
-from buffer.durability import Durable, DurabilityWatcher, Settled
+from buffer.durability import DurabilityWatcher, Durable, Settled
 from buffer.errors import AppendOutcomeUnknown, StateLost
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.scheduler import Signal, describe_error
