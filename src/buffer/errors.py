@@ -29,19 +29,19 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from typing import Any, ClassVar
+from typing import Any
 
 
 class BufferQueueError(Exception):
     """Root of the tree. `str(error)` says what happened, names the value, and says the way out."""
 
-    _declared: ClassVar[frozenset[str]] = frozenset()
+    _declared = frozenset[str]()
     """The facts that a class of errors has: its annotations, and those of its bases."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         names = (name for base in cls.__mro__ for name in inspect.get_annotations(base))
-        cls._declared = frozenset(name for name in names if not name.startswith("_"))
+        cls._declared = frozenset(names)
 
     def __init__(self, message: str, /, **facts: Any) -> None:
         super().__init__(message)

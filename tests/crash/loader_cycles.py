@@ -26,14 +26,45 @@ from tests.spark.queues import assert_exactly_once, numbered, produce
 
 START_TIMEOUT_S = 180.0
 RUN_TIMEOUT_S = 180.0
-RUN_FIRST_GUESS_S = 5.0
+GAP_FIRST_GUESS_S = 2.0
 ENTRIES_PER_BATCH = 5
 ARCHIVE_FROM_CYCLES = 10  # making the archive costs as much as two cycles
 ARCHIVE = "classes.jsa"
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable"
 """Code that lives for seconds: the optimising compiler would only take the cores away from it."""
 
-WAYS = {"at a step": 0.4, "at a moment": 0.3, "the driver alone": 0.1, "stopped, then woken": 0.2}
+WAYS = {"at a step": 0.35, "between steps": 0.35, "the driver alone": 0.1, "stopped, then woken": 0.2}
+
+
+class Run:
+    """One loader at work: which step it reached last, and how it ended."""
+
+    def __init__(self, loader: Worker, gaps_s: dict[str, float]) -> None:
+        self.loader = loader
+        self.step = "start"
+        self.ended: dict[str, Any] = {}
+        self._gaps_s = gaps_s
+        self._since_s = time.monotonic()
+
+    def look(self) -> None:
+        for message in self.loader.heard():
+            if "at" in message:
+                now_s = time.monotonic()
+                self._gaps_s[self.step] = now_s - self._since_s
+                self.step, self._since_s = message["at"], now_s
+            elif "done" in message or "error" in message:
+                self.ended = message
+
+    def follow(self, timeout_s: float, until: str | None = None) -> bool:
+        """Until it is at that step, has ended or is dead; False if that takes too long."""
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            self.look()
+            if self.ended or not self.loader.is_alive or self.step == until:
+                return True
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.005)
 
 
 class LoaderCycles:
@@ -49,7 +80,8 @@ class LoaderCycles:
         self._standby: deque[Worker] = deque()
         self._zombies: list[Worker] = []
         self._started = 0
-        self._run_s = RUN_FIRST_GUESS_S
+        self._gaps_s: dict[str, float] = {}
+        """How long it took last time to get from each step to the next one."""
         self.records = 0
         self.ways: Counter[str] = Counter()
         self.violations: list[str] = []
@@ -103,14 +135,12 @@ class LoaderCycles:
         loader = self._next()
         way = self._chance.choices(list(WAYS), list(WAYS.values()))[0]
         if way == "stopped, then woken" and self._zombies:
-            way = "at a moment"  # one at a time: the one that wakes must find a single successor
+            way = "between steps"  # one at a time: the one that wakes must find a single successor
         self.ways[way] += 1
         if way == "at a step":
-            self._start(loader, die_at=self._chance.choice(self.steps))
-            self._await_end(loader)
+            self._follow(self._start(loader, die_at=self._chance.choice(self.steps)))
         else:
-            self._start(loader)
-            self._sleep_or_end(loader, self._chance.uniform(0.0, self._run_s * 1.2))
+            self._follow_to_a_moment(self._start(loader))
         self._wake_zombie()
         if way == "the driver alone":
             loader.kill(group=False)  # its JVM may yet commit, beside the next loader
@@ -146,44 +176,28 @@ class LoaderCycles:
         loader = self._spawn(f"-XX:ArchiveClassesAtExit={self._folder / ARCHIVE}")
         loader.wait_for("ready", START_TIMEOUT_S)
         jvms = psutil.Process(loader.pid).children(recursive=True)
-        self._start(loader)
-        self._await_end(loader)
+        self._follow(self._start(loader))
         loader.end()
         psutil.wait_procs(jvms, timeout=START_TIMEOUT_S)
         loader.kill()
 
-    def _start(self, loader: Worker, **options: Any) -> None:
+    def _start(self, loader: Worker, **options: Any) -> Run:
         loader.send(json.dumps({"config": self.config, **options}))
+        return Run(loader, self._gaps_s)
 
-    def _await_end(self, loader: Worker) -> None:
-        """Until it is done, has failed, or has killed itself at its step."""
-        begun_s = time.monotonic()
-        while loader.is_alive:
-            ended = self._is_ended(loader)
-            if ended == "done":
-                self._run_s = 0.7 * self._run_s + 0.3 * (time.monotonic() - begun_s)
-            if ended:
-                return
-            if time.monotonic() - begun_s > RUN_TIMEOUT_S:
-                self.violations.append(f"a loader is stuck for {RUN_TIMEOUT_S:g} s; see {loader.log}")
-                return
-            time.sleep(0.01)
+    def _follow(self, run: Run, timeout_s: float = RUN_TIMEOUT_S, until: str | None = None) -> None:
+        if not run.follow(timeout_s, until) and timeout_s == RUN_TIMEOUT_S:
+            self.violations.append(f"a loader is stuck for {RUN_TIMEOUT_S:g} s; see {run.loader.log}")
+        # Being fenced is right if another one was there.
+        if "error" in run.ended and not (run.ended["error"] == "Fenced" and self._zombies):
+            self.violations.append(f"a loader failed: {run.ended}; see {run.loader.log}")
 
-    def _sleep_or_end(self, loader: Worker, seconds: float) -> None:
-        deadline_s = time.monotonic() + seconds
-        while time.monotonic() < deadline_s and loader.is_alive and not self._is_ended(loader):
-            time.sleep(0.005)
-
-    def _is_ended(self, loader: Worker) -> str:
-        """`done` or `error` once it has said so. Being fenced is right if another one was there."""
-        for message in loader.heard():
-            if "done" in message:
-                return "done"
-            if "error" in message:
-                if message["error"] != "Fenced" or not self._zombies:
-                    self.violations.append(f"a loader failed: {message}; see {loader.log}")
-                return "error"
-        return ""
+    def _follow_to_a_moment(self, run: Run) -> None:
+        """To somewhere between two steps, each pair as likely as the others, however long they take."""
+        step = self._chance.choice(["start", *self.steps])
+        self._follow(run, until=step)
+        gap_s = self._gaps_s.get(step, GAP_FIRST_GUESS_S)
+        self._follow(run, self._chance.uniform(0.0, gap_s * 1.2))
 
     def _wake_zombie(self) -> None:
         """The one that was stopped earlier wakes up beside a successor, runs on for a while, and dies too."""
@@ -191,7 +205,8 @@ class LoaderCycles:
             zombie = self._zombies[-1]
             if zombie.frozen:
                 zombie.thaw()
-                self._sleep_or_end(zombie, self._chance.uniform(0.0, self._run_s * 1.5))
+                rest_s = sum(self._gaps_s.values()) / 2
+                self._follow(Run(zombie, {}), self._chance.uniform(0.0, rest_s))
             self._zombies.pop().kill()
 
     # Checks
@@ -215,8 +230,7 @@ class LoaderCycles:
         """A last loader, left alone: afterwards all must be there, and the queue be empty."""
         self._wake_zombie()
         last = self._next()
-        self._start(last)
-        self._await_end(last)
+        self._follow(self._start(last))
         last.kill()
         self._check()
         loaded = self._table.rows().num_rows
