@@ -25,7 +25,8 @@ from tests.crash.verdict import Verdict
 from tests.spark.queues import assert_exactly_once, numbered, produce
 
 START_TIMEOUT_S = 180.0
-RUN_TIMEOUT_S = 180.0
+SILENCE_MAX_S = 120.0  # between two steps; then it is stuck
+BACKLOG_MAX = 40  # records; more would only make the last run long
 GAP_FIRST_GUESS_S = 2.0
 ENTRIES_PER_BATCH = 5
 ARCHIVE_FROM_CYCLES = 10  # making the archive costs as much as two cycles
@@ -37,11 +38,11 @@ WAYS = {"at a step": 0.35, "between steps": 0.35, "the driver alone": 0.1, "stop
 
 
 class Run:
-    """One loader at work: which step it reached last, and how it ended."""
+    """One loader at work: which steps it has reached, and how it ended."""
 
     def __init__(self, loader: Worker, gaps_s: dict[str, float]) -> None:
         self.loader = loader
-        self.step = "start"
+        self.steps = ["start"]
         self.ended: dict[str, Any] = {}
         self._gaps_s = gaps_s
         self._since_s = time.monotonic()
@@ -50,8 +51,9 @@ class Run:
         for message in self.loader.heard():
             if "at" in message:
                 now_s = time.monotonic()
-                self._gaps_s[self.step] = now_s - self._since_s
-                self.step, self._since_s = message["at"], now_s
+                self._gaps_s[self.steps[-1]] = now_s - self._since_s
+                self._since_s = now_s
+                self.steps.append(message["at"])
             elif "done" in message or "error" in message:
                 self.ended = message
 
@@ -60,7 +62,7 @@ class Run:
         deadline_s = time.monotonic() + timeout_s
         while True:
             self.look()
-            if self.ended or not self.loader.is_alive or self.step == until:
+            if self.ended or not self.loader.is_alive or until in self.steps:
                 return True
             if time.monotonic() > deadline_s:
                 return False
@@ -93,7 +95,7 @@ class LoaderCycles:
             "table": str(self._folder / "table"),
             "dead_letters": str(self._folder / "dead"),
             "format": {"type": "json", "schema": "id BIGINT"},
-            "max_batches_per_commit": 2,
+            "max_batches_per_commit": 3,
             "gc_enabled": False,
         }
 
@@ -130,8 +132,8 @@ class LoaderCycles:
     # One cycle
 
     def _cycle(self) -> None:
-        batches = self._chance.randint(1, 4)
-        self.records += produce(self.config["store"], numbered(batches, entries=ENTRIES_PER_BATCH, start=self.records))
+        behind = self.records - self._table.rows().num_rows
+        self._produce(self._chance.randint(1, 4) if behind < BACKLOG_MAX else 1)
         loader = self._next()
         way = self._chance.choices(list(WAYS), list(WAYS.values()))[0]
         if way == "stopped, then woken" and self._zombies:
@@ -185,10 +187,22 @@ class LoaderCycles:
         loader.send(json.dumps({"config": self.config, **options}))
         return Run(loader, self._gaps_s)
 
-    def _follow(self, run: Run, timeout_s: float = RUN_TIMEOUT_S, until: str | None = None) -> None:
-        if not run.follow(timeout_s, until) and timeout_s == RUN_TIMEOUT_S:
-            self.violations.append(f"a loader is stuck for {RUN_TIMEOUT_S:g} s; see {run.loader.log}")
-        # Being fenced is right if another one was there.
+    def _follow(self, run: Run, until: str | None = None) -> None:
+        """To a step, or to its end."""
+        steps = -1
+        while not run.follow(SILENCE_MAX_S, until):
+            if len(run.steps) == steps:
+                self.violations.append(f"a loader is stuck after {run.steps[-1]!r}; see {run.loader.log}")
+                return
+            steps = len(run.steps)
+        self._check_end(run)
+
+    def _follow_for(self, run: Run, seconds: float) -> None:
+        run.follow(seconds)
+        self._check_end(run)
+
+    def _check_end(self, run: Run) -> None:
+        """Being fenced is right if another one was there."""
         if "error" in run.ended and not (run.ended["error"] == "Fenced" and self._zombies):
             self.violations.append(f"a loader failed: {run.ended}; see {run.loader.log}")
 
@@ -197,7 +211,7 @@ class LoaderCycles:
         step = self._chance.choice(["start", *self.steps])
         self._follow(run, until=step)
         gap_s = self._gaps_s.get(step, GAP_FIRST_GUESS_S)
-        self._follow(run, self._chance.uniform(0.0, gap_s * 1.2))
+        self._follow_for(run, self._chance.uniform(0.0, gap_s * 1.2))
 
     def _wake_zombie(self) -> None:
         """The one that was stopped earlier wakes up beside a successor, runs on for a while, and dies too."""
@@ -206,7 +220,7 @@ class LoaderCycles:
             if zombie.frozen:
                 zombie.thaw()
                 rest_s = sum(self._gaps_s.values()) / 2
-                self._follow(Run(zombie, {}), self._chance.uniform(0.0, rest_s))
+                self._follow_for(Run(zombie, {}), self._chance.uniform(0.0, rest_s))
             self._zombies.pop().kill()
 
     # Checks

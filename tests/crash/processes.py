@@ -49,6 +49,7 @@ class Worker:
                 start_new_session=True,
             )
         self.frozen = False
+        self._closed = False
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._pump = threading.Thread(target=self._read, name=f"pump of {module}", daemon=True)
         self._pump.start()
@@ -110,6 +111,8 @@ class Worker:
 
     def kill(self, *, group: bool = True) -> None:
         """kill -9: it and all that it started, or, without `group`, what it started goes on without it."""
+        if self._closed:
+            return
         self._signal(signal.SIGKILL, group)
         self.process.wait(END_TIMEOUT_S)
         if group:
@@ -124,13 +127,16 @@ class Worker:
         return code
 
     def _signal(self, number: int, group: bool) -> None:
+        if self._closed:
+            return  # by now its pid may be somebody else's
         with suppress(ProcessLookupError):  # it has ended by itself
             if group:
                 os.killpg(self.pid, number)
-            elif self.is_alive:  # a pid that was waited for may be somebody else's by now
+            elif self.is_alive:
                 os.kill(self.pid, number)
 
     def _close(self) -> None:
+        self._closed = True
         self._pump.join()
         for stream in (self.process.stdin, self.process.stdout):
             if stream:

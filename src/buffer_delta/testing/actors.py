@@ -67,7 +67,7 @@ class LoaderActor(Actor):
         self.world.queue.claimed(host.process, protocol.epoch)
         while True:
             if not self._step_with_retries(host, protocol):
-                host.process.sleep(self.draw(self.settings.poll_s))
+                self.rest(host, self.settings.poll_s)
 
     def _reached(self, host: Host, step: str) -> None:
         self.world.scheduler.counts[f"reached: {step.partition(' ')[0]}"] += 1

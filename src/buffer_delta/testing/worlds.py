@@ -42,11 +42,11 @@ def simulate(seed: int, trace: Trace | None = None) -> World:
 def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     """Run one world of producers, loaders and whoever else comes by. Raises Violation."""
     random = Random(f"{seed} loader")
-    pace = Pace(random, ("brisk", "brisk", "busy", "busy", "patient"))
+    blocked = random.random() < BLOCKED
+    pace = Pace(random, ("busy",) if blocked else ("brisk", "brisk", "busy", "busy", "patient"))
     world = make_world(seed, "loader", pace, random, trace)
     names = random.choice(TABLES)
     tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
-    blocked = random.random() < BLOCKED
     kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if blocked or random.random() < 0.4 else "")
     add_producers(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
     add_collectors(world, random, pace)
@@ -66,7 +66,9 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, block
     has_dead_letters = tables.dead_letters is not None
     skips = has_dead_letters and not blocked and random.random() < 0.6
     mended_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
-    poison = Poison(world.scheduler, Random(random.random()), mended_at_s, random.choice((0.3, 0.6, 1.0)))
+    poison = Poison(
+        world.scheduler, Random(random.random()), mended_at_s, random.choice((0.6, 0.9) if blocked else (0.3, 0.6, 1.0))
+    )
     settings = LoaderSettings(
         rules=Rules(
             max_delivery_attempts=1 if blocked else random.choice((1, 2, 3)), dlq_strategy="skip" if skips else "block"

@@ -218,7 +218,7 @@ def _table(weather: Weather, names: tuple[str, ...], critical: bool) -> list[flo
     """The chances of these, added up; what is left over is that nothing happens."""
     chances = [getattr(weather, name) for name in names]
     if critical:
-        chances = [min(CRITICAL_CHANCE_MAX, chance * CRITICAL_FACTOR) for chance in chances]
+        chances = [max(chance, min(CRITICAL_CHANCE_MAX, chance * CRITICAL_FACTOR)) for chance in chances]
     return list(accumulate(chances))
 
 

@@ -13,6 +13,7 @@ from buffer.testing.simulator.faults import Span, Weather
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
 
+DAY_S = 86_400.0
 CLOCK_SKEW_MAX_S = 150.0
 """Each clock's: then two of them differ by half the collector's grace period at most, as the docs demand."""
 
@@ -137,7 +138,8 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     """Run one world in which batches lie around for as long as a collector's grace period. Raises Violation.
 
     The queue is empty most of the time, so nothing but the age of a batch and the two looks protect it, and the
-    processes stop and the requests hang for as long as it takes to make a batch look forgotten.
+    processes stop and the requests hang for as long as it takes to make a batch look forgotten. In the end
+    everything is collected.
     """
     random = Random(f"{seed} collection")
     flavour = random.choice(COLLECTIONS)
@@ -161,7 +163,8 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     if flavour.has_background:
         pace.think_s = (20.0, 300.0)
         add_producer(world, random, pace, "background", kinds="a", keys=25, sheltered=True)
-    world.run(pace.drain_s)
+    world.goals.append(lambda: not any(name.endswith(".batch") for name in world.server.objects))
+    world.run(drain_s=4 * DAY_S)  # on a manifest that does not change, collectors wait for a day
     return world
 
 

@@ -88,6 +88,7 @@ class Scheduler:
         for task in self._tasks:
             while not task.dead:
                 task.throw(GreenletExit)
+            task.forget()
         self._tasks.clear()
         self._events.clear()
 
@@ -155,6 +156,10 @@ class Task(greenlet):
         if not self.process.scheduler.closed:
             self._ended(error)
 
+    def forget(self) -> None:
+        """Let go of what it ran: the garbage collector does not see through a greenlet."""
+        self._main = self._ended = _nothing
+
     def wait(self) -> Any:
         return self.process.scheduler.wait()
 
@@ -169,6 +174,10 @@ class Task(greenlet):
             return
         self.turn += 1
         self.switch(value)
+
+
+def _nothing(*_: object) -> None:
+    """What a task runs that has been forgotten."""
 
 
 class Process:

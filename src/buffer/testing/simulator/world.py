@@ -19,6 +19,7 @@ from buffer.testing.simulator.witness import QueueWitness
 
 MANIFEST_PATH = "ingest/manifest"
 PREFIX = "ingest"
+CALM_REST_FACTOR = 20.0
 EVENTS_MAX = 60_000  # a run that needs more is stuck in a loop
 
 
@@ -71,6 +72,10 @@ class Actor(ABC):
 
     def draw(self, span: Span) -> float:
         return between(self.world.scheduler.random, span)
+
+    def rest(self, host: Host, span: Span) -> None:
+        """Pause between two looks for work. Longer when the faults are over: what is left to do takes few looks."""
+        host.process.sleep(self.draw(span) * (CALM_REST_FACTOR if self.world.is_calm else 1.0))
 
     def chance(self, probability: float) -> bool:
         return self.world.scheduler.random.random() < probability

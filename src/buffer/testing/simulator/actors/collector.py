@@ -17,7 +17,7 @@ class CollectorActor(Actor):
     def run(self, host: Host) -> None:
         collector = Collector(GcConfig(store=host.store, data_path_prefix=PREFIX), store=host.store, clock=host.clock)
         while True:
-            host.process.sleep(self.draw(self.interval_s))
+            self.rest(host, self.interval_s)
             try:
                 report = collector.collect_once()
             except StorageError as error:

@@ -54,7 +54,7 @@ class ConsumerActor(Actor):
             batch = consumer.next_batch()
             if batch is None:
                 consumer.flush()
-                host.process.sleep(self.draw(self.poll_s))
+                self.rest(host, self.poll_s)
                 continue
             self.world.queue.handed_out(host.process, batch.sequence, batch.location, batch.entries)
             expected = 0 if self.sink.last is None else self.sink.last + 1
