@@ -211,7 +211,7 @@ class Run:
     def play(self, names: Sequence[str], events: int, seconds: float) -> dict[str, Any]:
         tell = self.story.tell
         self.logs += [str(self.folder / f"{name}.durable") for name in names]
-        tell(f"{len(names)} producers begin to write {events:,} events each into {self.store}")
+        tell(f"{len(names)} producers begin to write {events:,} events each into {os.path.relpath(self.store)}")
         self.producers += [self._producer(name, events, seconds) for name in names]
         tell("the first loader starts, and Spark with it")
         self._until_killed(self._loader(1, stop_at=self.kill_at))
