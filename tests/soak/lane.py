@@ -24,7 +24,7 @@ from tests.crash.delta_files import DeltaFiles
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict, judge
 from tests.servers import StoreAddress
-from tests.soak.watch import MIB, Watch
+from tests.soak.watch import HEAP_UNIT, MIB, Watch
 
 GRACE_S = 600.0
 ORPHANS = 100
@@ -139,7 +139,7 @@ class Lane:
             if "progress" in message:
                 self.commits += 1
             elif "heap_bytes" in message and loader.pid == self.watched_loader:
-                self.watch.note(f"{self.name} loader: heap in use", "MiB", message["heap_bytes"] / MIB)
+                self.watch.note(f"{self.name} loader: heap in use", HEAP_UNIT, message["heap_bytes"] / MIB)
             elif "error" in message:
                 self.events[f"loader ended: {message['error']}"] += 1
                 if message["error"] not in RIGHT_ERRORS:

@@ -22,6 +22,15 @@ HEAP = "512m"
 # A heap that is there as a whole from the start: what grows then is a leak, and not the garbage between two
 # collections. A leak inside the heap shows after a collection.
 JVM_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms{HEAP} -XX:+AlwaysPreTouch"
+SETTINGS = {
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
+    # Spark remembers its last 1,000 jobs, stages and queries. That is a bound, but one that takes longer than most
+    # soaks to reach, and until then it looks like a leak.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "10",
+}
 
 
 def main(options: dict[str, Any]) -> None:
@@ -45,7 +54,7 @@ def main(options: dict[str, Any]) -> None:
 
 
 def _tell_heap(spark: Any, ended: threading.Event) -> None:
-    """What is in use after a collection, every now and then. (After two: the first one tells Spark what it may drop.)"""
+    """What is in use after a collection, every now and then. After two: the first tells Spark what it may drop."""
     while not ended.wait(HEAP_EVERY_S):
         runtime = spark._jvm.java.lang.Runtime.getRuntime()
         spark._jvm.java.lang.System.gc()

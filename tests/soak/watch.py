@@ -13,6 +13,7 @@ HANDLES_SLACK = 4  # a connection that is being replaced
 THREADS_SLACK = 2
 PROCESSES_SLACK = 1
 MIB = 1 << 20
+HEAP_UNIT = "MiB heap"
 JUDGED_FROM_S = 300.0  # caches and compilers need minutes until they are full: before that growth says nothing
 
 
@@ -51,11 +52,13 @@ class Growth:
 
 
 def judge(series: Series, until_s: float) -> Growth | None:
-    """Memory: medians within 10 %. Counts: they wander, so a leak is when the late never get down to the early."""
+    """Memory: medians within 10 %; of a heap, which is never all garbage or none, the least that was in use.
+    Counts: they wander, so a leak is when the late never get down to the early."""
     early, late = series.early(until_s), series.late(until_s)
     if not early or not late:
         return None
-    growth = Growth(series.name, series.unit, median(early), median(late), None)
+    typical = min if series.unit == HEAP_UNIT else median
+    growth = Growth(series.name, series.unit, typical(early), typical(late), None)
     slack = {"handles": HANDLES_SLACK, "threads": THREADS_SLACK, "processes": PROCESSES_SLACK}.get(series.unit)
     if slack is None:
         leaks = growth.late > growth.early * (1 + MEMORY_GROWTH_MAX)

@@ -1,0 +1,113 @@
+"""What the simulator has found, as short stories: seeds change their meaning when worlds change, these do not."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from buffer.batch import encode_batch
+from buffer.config import ConsumerConfig
+from buffer.errors import ContentionError, CorruptBatch
+from buffer.ledger import Blocked as BlockedState
+from buffer.queue import QueueProducer
+from buffer.testing.simulator import Actor, Host, Record, Weather, World
+from buffer.testing.simulator.world import MANIFEST_PATH
+from buffer_delta.contracts import Rules
+from buffer_delta.errors import Blocked
+from buffer_delta.journal import Journal
+from buffer_delta.protocol import LoadProtocol
+from buffer_delta.testing.delta_log import SimulatedTarget
+from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
+
+
+class Story(Actor):
+    """A queue with one batch that nobody can read, and loaders that are driven step by step."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.tables = Tables(world, ["main"], None)
+        self.is_told = False
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_told
+
+    def run(self, host: Host) -> None:
+        location = f"ingest/{host.clock.new_ulid()}.batch"
+        host.store.put(location, encode_batch([Record("p", 0, 1, 0, "!").to_bytes()]))
+        QueueProducer(host.store, MANIFEST_PATH, host.clock).append_locations([(location, ())])
+        self.tell(host)
+        self.is_told = True
+
+    def tell(self, host: Host) -> None:
+        raise NotImplementedError
+
+    def loader(self, host: Host) -> LoadProtocol:
+        poison = Poison(self.world.scheduler, Random(0), mended_at_s=float("inf"), chance=1.0)
+        return LoadProtocol(
+            ConsumerConfig(store=host.store, gc_enabled=False),
+            host.store,
+            [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
+            SimulatedWork(host, self.tables, poison, ROUTINGS[0]),
+            host.clock,
+            Rules(max_delivery_attempts=1, dlq_strategy="block"),
+        )
+
+
+def tell(story: type[Story]) -> None:
+    world = World(1, Weather(calm_at_s=0.0))
+    world.add(story(world, "story"))
+    world.checks.clear()  # the batch stays blocked
+    world.run(drain_s=1000.0)
+
+
+def step(loader: LoadProtocol) -> Any:
+    return loader.step(len, 10)
+
+
+def test_should_notice_a_block_that_came_between_its_look_and_its_claim() -> None:
+    """Else the operator's `unblock` rewrites the plan of a loader that runs, which sees a stranger's plan then; with
+    several tables, and `--skip`, a record could end in two of them or in none."""
+
+    class BlockedMeanwhile(Story):
+        def tell(self, host: Host) -> None:
+            first, second = self.loader(host), self.loader(host)
+            first.open()
+            with pytest.raises(CorruptBatch):
+                step(first)
+            real = Journal.enter
+
+            def enter_late(journal: Journal, *args: Any) -> Any:
+                with patch.object(Journal, "enter", real), pytest.raises(Blocked):
+                    step(first)
+                return real(journal, *args)
+
+            with patch.object(Journal, "enter", enter_late), pytest.raises(Blocked):
+                second.open()
+
+    tell(BlockedMeanwhile)
+
+
+def test_should_stop_when_it_is_unknown_whether_the_block_was_written() -> None:
+    """Else it goes on while the ledger says that it is blocked, and an operator acts on that."""
+
+    class AnswerLost(Story):
+        def tell(self, host: Host) -> None:
+            loader = self.loader(host)
+            loader.open()
+            with pytest.raises(CorruptBatch):
+                step(loader)
+            real = Journal.block
+
+            def block(journal: Journal, epoch: int, blocked: BlockedState) -> None:
+                real(journal, epoch, blocked)
+                raise ContentionError("gave up", location=journal.location, attempts=1)
+
+            with patch.object(Journal, "block", block), pytest.raises(Blocked):
+                step(loader)
+
+    tell(AnswerLost)
