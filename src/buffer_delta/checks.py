@@ -81,17 +81,7 @@ def same_tables(ledger: Ledger, targets: Sequence[Target]) -> None:
     """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table."""
     assert ledger.app_id is not None, "a bound ledger names its app"
     for target in targets:
-        expected = ledger.plan.table_ids.get(target.name) if ledger.plan else None
-        found = target.table_id()
-        if expected is not None and found != expected:
-            raise TableReplaced(
-                f"the table {target.name!r} was {'dropped' if found is None else 'dropped and made again'} since "
-                f"the last commit (id {expected}, now {found}): what was loaded before is gone from it. Bring the "
-                "old table back, or pass on_gap='skip' to go on with what the queue still holds",
-                table=target.name,
-                expected_id=expected,
-                found_id=found,
-            )
+        # First: a replaced table has another id too, and its history says more.
         rewrite = target.rewritten_since(ledger.app_id)
         if rewrite is not None:
             raise TableRewritten(
@@ -102,6 +92,17 @@ def same_tables(ledger: Ledger, targets: Sequence[Target]) -> None:
                 table=target.name,
                 operation=rewrite.operation,
                 version=rewrite.version,
+            )
+        expected = ledger.plan.table_ids.get(target.name) if ledger.plan else None
+        found = target.table_id()
+        if expected is not None and found != expected:
+            raise TableReplaced(
+                f"the table {target.name!r} was {'dropped' if found is None else 'dropped and made again'} since "
+                f"the last commit (id {expected}, now {found}): what was loaded before is gone from it. Bring the "
+                "old table back, or pass on_gap='skip' to go on with what the queue still holds",
+                table=target.name,
+                expected_id=expected,
+                found_id=found,
             )
 
 
