@@ -31,7 +31,8 @@ class LoaderProcess:
                 start_new_session=True,  # the JVM goes with it when the group is killed
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._pump, daemon=True).start()
+        self._pumping = threading.Thread(target=self._pump, daemon=True)
+        self._pumping.start()
 
     def _pump(self) -> None:
         assert self._process.stdout is not None
@@ -100,6 +101,7 @@ class LoaderProcess:
             return  # it is gone already, and its JVM with it
         finally:
             self._process.wait(timeout=30)
+            self._pumping.join(timeout=30)  # before its pipe is closed under it
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()

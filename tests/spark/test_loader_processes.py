@@ -156,6 +156,7 @@ def test_should_finish_the_commit_in_hand_on_sigterm(
     assert_exactly_once(spark, tmp_path / "table", 60)
 
 
+@pytest.mark.soak  # twelve JVMs, one after the other
 def test_should_load_once_when_killed_after_every_step(spark: SparkSession, tmp_path: Path, config: Config) -> None:
     """kill -9 after each line of the loop, with two tables; each run meets what the one before left behind."""
     dead = str(tmp_path / "dead")
