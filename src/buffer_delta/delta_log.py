@@ -1,17 +1,20 @@
-"""Reading a Delta table's log through the JVM: no Spark job, a few milliseconds, always the newest state.
+"""Reading a Delta table's log through the JVM: hardly a Spark job, a few milliseconds, always the newest state.
 
 delta-spark's public Python API has no way to ask for an app's last transaction, so this goes to the classes below.
-It is the only file that does; everything it touches is listed here:
+Everything it touches is listed here:
 
     DeltaLog.forTable, .update, .store, .logPath, .dataPath, .newDeltaHadoopConf
     Snapshot.version, .metadata, .schema, .transactions
     LogStore.read
+
+`delta_commit` writes the same way.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
@@ -24,39 +27,54 @@ from buffer_delta.errors import SparkUnusable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+COMMITS_READ_MAX = 30  # beyond that, computing the table's state is faster
+
 # The second is Databricks' own build.
 _CLASSES = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
 _NO_TABLE = ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_TABLE_NOT_FOUND")
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    app_id: str
+    table_id: str
+    version: int
+    mark: str | None
+    """The first line of that version's commit: another one means that the log was put back and went on elsewhere."""
+    position: int | None
 
 
 class Snapshot:
     """One version of a table. Cheap to make; facts are fetched from the JVM when asked for."""
 
     def __init__(self, snapshot: Any) -> None:
-        self._snapshot = snapshot
+        self.java = snapshot
         self.version = int(snapshot.version())
 
     @property
     def table_id(self) -> str:
-        return str(self._snapshot.metadata().id())
+        return str(self.java.metadata().id())
 
     @property
     def schema(self) -> StructType:
-        return StructType.fromJson(json.loads(self._snapshot.schema().json()))
+        return StructType.fromJson(json.loads(self.java.schema().json()))
 
     @property
     def properties(self) -> dict[str, str]:
-        entries = self._snapshot.metadata().configuration().toSeq()
+        entries = self.java.metadata().configuration().toSeq()
         return {str(entries.apply(i)._1()): str(entries.apply(i)._2()) for i in range(entries.size())}
 
-    def transaction(self, app_id: str) -> int | None:
-        """The last version that `app_id` committed, from the log's own checksum where it has one: no Spark job."""
-        found = self._snapshot.transactions().get(app_id)
+    def computed_position(self, app_id: str) -> int | None:
+        """What the state of the whole table says: exact, and three Spark jobs if nobody has asked before."""
+        found = self.java.transactions().get(app_id)
         return int(found.get()) if found.isDefined() else None
 
 
 class DeltaLog:
-    """The log of one table, by catalog name or by path."""
+    """The log of one table, by catalog name or by path.
+
+    It remembers the position of one app at one version; what came since is in the few commits since then.
+    """
 
     def __init__(self, spark: SparkSession, name: str | None, path: str | None) -> None:
         assert (name is None) != (path is None), "a table has a name or a path"
@@ -65,6 +83,7 @@ class DeltaLog:
         self._path = path
         self._class: Any = None
         self._log: Any = None
+        self._known: _Position | None = None
 
     def newest(self) -> Snapshot | None:
         """The table as it is in storage now, commits of other processes included. None: there is no table."""
@@ -75,6 +94,42 @@ class DeltaLog:
         snapshot = Snapshot(self._log.update(False, none, none))
         return snapshot if snapshot.version >= 0 else None
 
+    def position(self, app_id: str, snapshot: Snapshot) -> int | None:
+        """The last sequence that `app_id` had committed at this snapshot; None if none."""
+        table_id = snapshot.table_id
+        known = self._known
+        if known is None or (known.app_id, known.table_id) != (app_id, table_id):
+            known = _Position(app_id, table_id, version=-1, mark=None, position=None)  # before the first commit
+        read = self._read_on(known, snapshot.version)
+        found = snapshot.computed_position(app_id) if read is None else read[0]
+        self._known = _Position(app_id, table_id, snapshot.version, self._mark(snapshot.version), found)
+        return found
+
+    def _read_on(self, known: _Position, version: int) -> tuple[int | None] | None:
+        """The position at a version, from the commits since the known one. None: they do not tell."""
+        if not known.version <= version <= known.version + COMMITS_READ_MAX:
+            return None
+        if known.version >= 0 and (known.mark is None or self._mark(known.version) != known.mark):
+            return None
+        position = known.position
+        for number in range(known.version + 1, version + 1):
+            actions = self._read(number)
+            if actions is None:
+                return None
+            for action in actions:  # the newest counts, and an app is in a commit once
+                if action.startswith('{"txn"') and (txn := json.loads(action)["txn"])["appId"] == known.app_id:
+                    position = int(txn["version"])
+        return (position,)
+
+    def _mark(self, version: int) -> str | None:
+        return next(iter(self._read(version) or ()), None)
+
+    @property
+    def java(self) -> Any:
+        """The JVM's object. Only after `newest` has found the table."""
+        assert self._log is not None, "newest() comes first"
+        return self._log
+
     def location(self) -> str:
         """Where the table's files are, as a URL. Only after `newest` has found it."""
         assert self._log is not None, "newest() comes first"
@@ -82,20 +137,23 @@ class DeltaLog:
 
     def commit_info(self, version: int) -> Mapping[str, Any] | None:
         """What one commit says about itself. None if that part of the log was cleaned up or says nothing."""
-        assert self._log is not None, "newest() comes first"
-        path = self._spark._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
+        for action in self._read(version) or ():  # in practice the first one
+            if action.startswith('{"commitInfo"'):
+                info: Mapping[str, Any] = json.loads(action)["commitInfo"]
+                return info
+        return None
+
+    def _read(self, version: int) -> list[str] | None:
+        """The actions of one commit, as JSON. None if that part of the log was cleaned up."""
+        path = self._spark._jvm.org.apache.hadoop.fs.Path(self.java.logPath(), f"{version:020d}.json")
         try:
-            lines = self._log.store().read(path, self._log.newDeltaHadoopConf())
+            lines = self.java.store().read(path, self.java.newDeltaHadoopConf())
         except Py4JJavaError as error:
             if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
                 return None
             raise
-        for index in range(lines.size()):  # in practice the first line
-            line = lines.apply(index)
-            if line.startswith('{"commitInfo"'):
-                info: Mapping[str, Any] = json.loads(line)["commitInfo"]
-                return info
-        return None
+        text: str = lines.mkString("\n")  # one call: asking for each line would be one each
+        return text.split("\n")
 
     def _open(self) -> Any:
         """The JVM's log object; None if the catalog has no such table."""

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 
 from buffer.errors import InvalidInput
 from buffer_delta.contracts import Rewrite
+from buffer_delta.delta_commit import Fast, Public, Writer
 from buffer_delta.delta_log import DeltaLog, Snapshot
 from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
 from buffer_delta.history import find_rewrite
@@ -118,7 +119,9 @@ class DeltaTarget:
         self._cluster_by = tuple(cluster_by)
         self._properties = dict(properties or {})
         self._merge_schema = merge_schema
-        self._log = DeltaLog(spark, name_or_path if self._path is None else None, self._path)
+        name = name_or_path if self._path is None else None
+        self._log = DeltaLog(spark, name, self._path)
+        self._writer: Writer = Fast(spark) if Fast.fits(spark) else Public(name, self._path)
 
     @property
     def name(self) -> str:
@@ -142,7 +145,7 @@ class DeltaTarget:
     def committed(self, app_id: str) -> int | None:
         """The last sequence that `app_id` committed. None if it never did, or if there is no table."""
         snapshot = self._log.newest()
-        return snapshot.transaction(app_id) if snapshot else None
+        return self._log.position(app_id, snapshot) if snapshot else None
 
     def schema(self) -> StructType | None:
         """The table's columns. None: there is no table."""
@@ -161,11 +164,16 @@ class DeltaTarget:
         """
         started = time.perf_counter()
         before = self._log.newest() or self._create(rows)
-        if self._path is None:
-            self._refuse_silent_casts(rows, before)
+        position = self._log.position(app_id, before)
+        if position is not None and position >= last:
+            return Commit(None, 0, 0, 0, time.perf_counter() - started, position)
+        self._refuse_silent_casts(rows, before)
         note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
+        options = {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note}
+        if self._merge_schema:
+            options["mergeSchema"] = "true"
         try:
-            self._write(rows, {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note})
+            self._writer.append(rows, self._log.java, before.java, app_id, options)
         except (PySparkException, Py4JJavaError) as error:
             raise self._explained(error, rows, app_id, last) from error
         after = self._log.newest()
@@ -176,17 +184,8 @@ class DeltaTarget:
             files=int(metrics.get("numFiles", 0)),
             bytes=int(metrics.get("numOutputBytes", 0)),
             seconds=time.perf_counter() - started,
-            committed=after.transaction(app_id) if after else None,
+            committed=self._log.position(app_id, after) if after else None,
         )
-
-    def _write(self, df: DataFrame, options: dict[str, str]) -> None:
-        if self._merge_schema:
-            options["mergeSchema"] = "true"
-        writer = df.write.format("delta").mode("append").options(**options)
-        if self._path is not None:
-            writer.save(self._path)
-        else:
-            writer.saveAsTable(self._name)
 
     def _find_commit(self, note: str, before: int, after: Snapshot | None) -> tuple[int | None, Mapping[str, str]]:
         """Our own commit among those since `before`; others may have come after it."""
@@ -233,7 +232,9 @@ class DeltaTarget:
         return error
 
     def _refuse_silent_casts(self, df: DataFrame, before: Snapshot) -> None:
-        """By catalog name Spark would cast what it can, an array to its text for one; by path Delta refuses."""
+        """The public API, by catalog name, casts what it can, an array to its text for one; the others refuse."""
+        if isinstance(self._writer, Fast) or self._path is not None:
+            return
         table = before.schema
         if any(not fits(table[f.name].dataType, f.dataType) for f in df.schema.fields if f.name in table.names):
             mismatch = self._mismatch(df.schema, table)
@@ -270,7 +271,7 @@ class DeltaTarget:
         older log was cleaned up, nothing can be told and nothing is reported.
         """
         snapshot = self._log.newest()
-        committed = snapshot.transaction(app_id) if snapshot else None
+        committed = self._log.position(app_id, snapshot) if snapshot else None
         if snapshot is None or committed is None:
             return None
         return find_rewrite(self._log.commit_info, snapshot.version, app_id, committed)

@@ -41,7 +41,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.loader_cycles:
         loaders = LoaderCycles(folder / "loaders", seed, tell)
         verdicts.append(_report("loaders", options.loader_cycles, loaders.run))
-        tell("  " + ", ".join(f"{count} {way}" for way, count in loaders.ways.most_common()))
     if any(verdict.violations for verdict in verdicts):
         tell(f"FAILED with seed {seed}; look at {folder}")
         return 1

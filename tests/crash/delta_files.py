@@ -48,9 +48,10 @@ class DeltaFiles:
             self.violations.append(f"{version} adds rows under {len(ranges)} transactions")
         for name in adds:
             part = pq.read_table(self.path / unquote(name), columns=[*self.columns, *PROVENANCE])
-            strangers = {sequence for sequence in part["_sequence"].to_pylist() if sequence not in ranges[0]}
+            expected = ranges[0] if ranges else range(0)
+            strangers = {sequence for sequence in part["_sequence"].to_pylist() if sequence not in expected}
             if strangers:
-                self.violations.append(f"{version} is for {ranges[0]}, but has rows of {sorted(strangers)[:10]}")
+                self.violations.append(f"{version} is for {expected}, but has rows of {sorted(strangers)[:10]}")
             self._parts.append(part)
 
     def _move_on(self, version: str, txn: dict[str, Any]) -> range:

@@ -126,8 +126,12 @@ class LoaderCycles:
         finally:
             for worker in (*self._standby, *self._zombies):
                 worker.kill()
-        rows = self._table.rows().num_rows
-        return Verdict(durable=self.records, found=rows, violations=self.violations)
+        rows, commits = self._table.rows().num_rows, self._table.commits
+        text = (
+            f"{self.ways.total()} loaders died: {', '.join(f'{n} {way}' for way, n in self.ways.most_common())}; "
+            f"{rows:,} rows of {self.records:,} records in {commits} commits"
+        )
+        return Verdict(durable=self.records, found=rows, violations=self.violations, text=text)
 
     # One cycle
 

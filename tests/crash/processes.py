@@ -26,6 +26,11 @@ def await_true(condition: Callable[[], bool], timeout_s: float, what: str = "") 
         time.sleep(0.01)
 
 
+def _path() -> str:
+    """For a process that works elsewhere: it must find the tests, and the sources that these run with."""
+    return os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 class Worker:
     """`python -m module '{…}'` in a session of its own, so that a kill takes along whatever it started.
 
@@ -45,7 +50,7 @@ class Worker:
                 stderr=stderr,
                 text=True,
                 cwd=log.parent,
-                env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
+                env={**os.environ, "PYTHONPATH": _path(), **(environment or {})},
                 start_new_session=True,
             )
         self.frozen = False

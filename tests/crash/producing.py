@@ -100,7 +100,9 @@ def run(options: dict[str, Any]) -> None:
     say(ready=os.getpid())
     pause_s = 1.0 / options.get("calls_per_s", 50)
     entries_max = options.get("entries_max", 10)
-    next_id = 0
+    next_id = options.get("first_call_entries", 0)  # a large batch loads code that small ones do without
+    if next_id:
+        producer.produce(0, next_id - 1)
     due_s = time.monotonic()
     for _ in count():
         last = next_id + chance.randrange(entries_max)

@@ -21,7 +21,7 @@ from tests.crash.verdict import judge
 from tests.fault_proxy import FAULTS, FaultProxy, evenly
 from tests.servers import S3Server, StoreAddress
 
-STORM_S = 8.0
+STORM_S = 7.0
 DRAIN_TIMEOUT_S = 60.0
 ORPHANS = 40
 HOUR_MS = 3_600_000

@@ -24,6 +24,8 @@ class Verdict:
     """Found, though no log knows what became of them: their producer died first."""
     retried: int = 0
     violations: list[str] = field(default_factory=list)
+    text: str = ""
+    """The counts in words, where others than these matter."""
 
     def add(self, violation: str, ids: Sequence[int]) -> None:
         if ids:
@@ -31,7 +33,7 @@ class Verdict:
             self.violations.append(f"{violation}: {list(ids[:SHOWN_MAX])}{more}")
 
     def __str__(self) -> str:
-        counts = (
+        counts = self.text or (
             f"{self.producers} producers, {self.durable:,} entries durable, {self.found:,} found, "
             f"{self.in_flight:,} of them in flight at a kill, {self.unknown:,} of unknown outcome, "
             f"{self.retried:,} retried after a failure"

@@ -27,10 +27,10 @@ from tests.crash.s3 import MortalS3, through
 from tests.fault_proxy import FaultProxy, evenly
 from tests.servers import StoreAddress
 from tests.soak.chaos import Chaos
-from tests.soak.lane import Lane
+from tests.soak.lane import STEADY, Lane
 from tests.soak.watch import JUDGED_FROM_S, Watch
 
-FAULT_SHARE = 0.08
+FAULT_SHARE = 0.15
 SLOW_S = (0.05, 3.0)
 PACE = {"calls_per_s": 15, "entries_max": 10, "padding_bytes": 100}
 START_TIMEOUT_S = 240.0
@@ -49,6 +49,7 @@ def tell(text: str) -> None:
 class Soak:
     def __init__(self, folder: Path, minutes: float, seed: int, stack: ExitStack) -> None:
         self.duration_s = minutes * 60
+        self._folder = folder
         self.violations: list[str] = []
         self._began_s = time.monotonic()
         self.watch = Watch(self.seconds)
@@ -65,7 +66,7 @@ class Soak:
         self.local_lane = self._lane(stack, "local", folder, self._local_address, self._local_address)
         self.local_lane.loader_collects = False  # a process of its own does, and lives on
         self.lanes = [self.s3_lane, self.local_lane]
-        self.chaos = Chaos(seed, self.seconds, self.lanes, {"s3 steady", "local steady"})
+        self.chaos = Chaos(seed, self.seconds, self.lanes)
         self.collector: Worker | None = None
 
     def _lane(self, stack: ExitStack, name: str, folder: Path, direct: StoreAddress, loader: StoreAddress) -> Lane:
@@ -102,17 +103,18 @@ class Soak:
                 next_report_s += REPORT_EVERY_S
                 self._tell_how_it_goes()
         self.ran_s = self.seconds()
+        self.watch.save(self._folder / "samples.csv")
         self._end()
 
     def _start(self) -> None:
         tell("starting: two loaders, five producers, a collector …")
         bad, good, local = self._bad_address, self._good_address, self._local_address
-        self.s3_lane.start({"steady": bad, "mortal": bad, "clean": good})
-        self.local_lane.start({"steady": local, "mortal": local})
+        self.s3_lane.start({STEADY: bad, "mortal": bad, "clean": good})
+        self.local_lane.start({STEADY: local, "mortal": local})
         self.collector = self.local_lane.start_collector()
         for lane in self.lanes:
             lane.loaders[0].wait_for("progress", START_TIMEOUT_S)
-            self.watch.follow(f"{lane.name} producer", lane.producers["steady"].pid)
+            self.watch.follow(f"{lane.name} producer", lane.producers[STEADY].pid)
         loader = self.local_lane.loaders[0]
         self.local_lane.watched_loader = loader.pid
         self.watch.follow("local loader, driver", loader.pid, family=True)

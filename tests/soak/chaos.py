@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.crash.processes import Worker
-from tests.soak.lane import Lane
+from tests.soak.lane import STEADY, Lane
 
 PRODUCERS_EVERY_S = (3.0, 12.0)
 LOADERS_EVERY_S = (35.0, 70.0)  # a loader needs half of that to start, on two cores
+COMMITS_BETWEEN = 3
 FREEZE_S = (1.0, 8.0)
 SUCCESSION_S = (25.0, 40.0)  # how long a loader stands still while its successor starts, takes over and commits
 
@@ -23,12 +24,11 @@ class Chaos:
     seed: int
     seconds: Callable[[], float]
     lanes: list[Lane]
-    immortal: set[str]
-    """Producers that are watched over the whole run: stopped and woken, but never killed. Names: `lane role`."""
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(f"{self.seed} chaos")
+        self._commits: dict[str, int] = {}
         for lane in self.lanes:
             self._plan(PRODUCERS_EVERY_S, partial(self._torment_producer, lane))
             self._plan(LOADERS_EVERY_S, partial(self._torment_loader, lane))
@@ -49,17 +49,20 @@ class Chaos:
         producer = lane.producers[role]
         if producer.frozen:
             return
-        if f"{lane.name} {role}" in self.immortal or self._chance.random() < 0.4:
+        if role == STEADY or self._chance.random() < 0.4:
             self._freeze(lane, producer, "producer", FREEZE_S)
         else:
             lane.replace_producer(role)
             lane.events["producer killed"] += 1
 
     def _torment_loader(self, lane: Lane) -> None:
-        self._plan(LOADERS_EVERY_S, partial(self._torment_loader, lane))
         loaders = [loader for loader in lane.loaders if loader.is_alive and not loader.frozen]
-        if not loaders:
+        if not loaders or lane.commits < self._commits.get(lane.name, 0) + COMMITS_BETWEEN:
+            # Whoever kills each loader before its first commit proves nothing but that no work gets done.
+            self._plan(PRODUCERS_EVERY_S, partial(self._torment_loader, lane))
             return
+        self._commits[lane.name] = lane.commits
+        self._plan(LOADERS_EVERY_S, partial(self._torment_loader, lane))
         loader = self._chance.choice(loaders)
         if loader.pid == lane.watched_loader:
             self._freeze(lane, loader, "loader", FREEZE_S)

@@ -26,6 +26,8 @@ from tests.crash.verdict import Verdict, judge
 from tests.servers import StoreAddress
 from tests.soak.watch import HEAP_UNIT, MIB, Watch
 
+STEADY = "steady"
+"""The producer of each lane that lives from the beginning to the end and is watched."""
 GRACE_S = 600.0
 ORPHANS = 100
 HOUR_MS = 3_600_000
@@ -91,6 +93,8 @@ class Lane:
         address = self._addresses[role]
         settings = {"store": address.url, "store_options": address.options, "flush_interval_ms": 400}
         options = {"name": name, "log": str(self.folder / f"logs/{name}.log"), "settings": settings, **self.pace}
+        if role == STEADY:
+            options["first_call_entries"] = 1000
         self.producers[role] = self._keep(Worker("tests.crash.producing", options, self.folder / f"{name}.stderr"))
 
     def start_loader(self) -> Worker:

@@ -1,4 +1,4 @@
-"""A loader that runs until its standard input ends, and tells of every commit and of its JVM's memory.
+"""A loader that runs until its standard input ends, and tells of every step, every commit and its JVM's memory.
 
 python -m tests.soak.loading '{"config": {…}}'
 """
@@ -36,7 +36,12 @@ SETTINGS = {
 def main(options: dict[str, Any]) -> None:
     spark = spark_session("soak", master="local[2]", memory=HEAP, config={"spark.driver.extraJavaOptions": JVM_OPTIONS})
     ended = threading.Event()
-    loader = Loader(spark, LoaderConfig(**options["config"]), on_progress=lambda p: say(progress=p.to_dict()))
+    loader = Loader(
+        spark,
+        LoaderConfig(**options["config"]),
+        on_progress=lambda progress: say(progress=progress.to_dict()),
+        reached=lambda step: say(at=step),
+    )
     on_end_of_input(loader.stop)
     heap = threading.Thread(target=_tell_heap, args=(spark, ended), name="heap", daemon=True)
     heap.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 import psutil
@@ -110,6 +111,11 @@ class Watch:
         for _, *measures in self._watched:
             yield from (measure for measure in measures if measure is not None)
         yield from self._others.values()
+
+    def save(self, file: Path) -> None:
+        """For whoever wants to draw it."""
+        lines = [f"{series.name},{at_s:.1f},{value:.1f}" for series in self.series() for at_s, value in series.samples]
+        file.write_text("\n".join(["name,seconds,value", *lines]) + "\n")
 
     def judge(self, until_s: float) -> Sequence[Growth]:
         return [growth for each in self.series() if (growth := judge(each, until_s)) is not None]

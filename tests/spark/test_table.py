@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from buffer.errors import InvalidInput
+from buffer_delta.delta_commit import Fast, Public
 from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
 from buffer_delta.table import Commit, DeltaTarget, log_store_warnings, path_of, retention_warnings
 
@@ -25,6 +26,15 @@ APP = "buffer/01TEST"
 @pytest.fixture
 def target(spark: SparkSession, tmp_path: Path) -> DeltaTarget:
     return DeltaTarget(spark, str(tmp_path / "table"))
+
+
+@pytest.fixture(params=["fast", "public"])
+def either(request: pytest.FixtureRequest, target: DeltaTarget) -> DeltaTarget:
+    """Both ways to write."""
+    assert isinstance(target._writer, Fast), "Delta's write command looks different: the slow way would be taken"
+    if request.param == "public":
+        target._writer = Public(None, target.name)
+    return target
 
 
 @pytest.fixture
@@ -91,7 +101,8 @@ def test_should_know_nothing_of_a_table_that_is_not_there(target: DeltaTarget) -
     assert not Path(target.name).exists()
 
 
-def test_should_commit_rows_and_position_in_one_version(spark: SparkSession, target: DeltaTarget) -> None:
+def test_should_commit_rows_and_position_in_one_version(spark: SparkSession, either: DeltaTarget) -> None:
+    target = either
     commit = append(target, rows(spark, 7), 4)
 
     assert (commit.rows, commit.files, commit.committed, commit.skipped) == (7, 1, 4, False)
@@ -111,7 +122,8 @@ def test_should_commit_rows_and_position_in_one_version(spark: SparkSession, tar
     assert target.committed("another") is None
 
 
-def test_should_report_a_commit_that_delta_skipped(spark: SparkSession, target: DeltaTarget) -> None:
+def test_should_report_a_commit_that_delta_skipped(spark: SparkSession, either: DeltaTarget) -> None:
+    target = either
     append(target, rows(spark), 20)
     for last in (20, 15):
         commit = append(target, rows(spark), last)
@@ -134,6 +146,20 @@ def test_should_see_a_commit_of_another_process_at_once(spark: SparkSession, tar
     commit_by_another_process(Path(target.name), 2, app_id=APP, last=9)
     assert target.committed(APP) == 9
     assert append(target, rows(spark), 9).skipped
+
+
+def test_should_notice_that_the_log_was_put_back_and_went_on_elsewhere(
+    spark: SparkSession, target: DeltaTarget, tmp_path: Path
+) -> None:
+    append(target, rows(spark), 4)
+    shutil.copytree(target.name, tmp_path / "backup")
+    append(target, rows(spark), 9, first=5)
+    assert target.committed(APP) == 9
+    shutil.rmtree(target.name)
+    shutil.copytree(tmp_path / "backup", target.name)
+    for version in (2, 3):
+        commit_by_another_process(Path(target.name), version, app_id="another", last=version)
+    assert target.committed(APP) == 4
 
 
 def test_should_find_its_own_commit_among_others(spark: SparkSession, target: DeltaTarget) -> None:
@@ -280,8 +306,9 @@ def _while_writing(folder: Path, write: Callable[[], Any], meanwhile: Callable[[
 
 
 def test_should_report_a_concurrent_commit_of_the_same_app(
-    spark: SparkSession, target: DeltaTarget, tmp_path: Path
+    spark: SparkSession, either: DeltaTarget, tmp_path: Path
 ) -> None:
+    target = either
     append(target, rows(spark), 4)
     error = _while_writing(
         tmp_path,
@@ -311,9 +338,12 @@ def test_should_report_a_concurrent_change_of_the_table(
 # Schemas
 
 
-@pytest.mark.parametrize("by_name", [False, True])
-def test_should_name_the_columns_that_do_not_fit(spark: SparkSession, tmp_path: Path, by_name: bool) -> None:
-    target = DeltaTarget(spark, "t_mismatch" if by_name else str(tmp_path / "t"))
+@pytest.mark.parametrize("how", ["path", "name", "name public"])
+def test_should_name_the_columns_that_do_not_fit(spark: SparkSession, tmp_path: Path, how: str) -> None:
+    name = str(tmp_path / "t") if how == "path" else "t_mismatch"
+    target = DeltaTarget(spark, name)
+    if how == "name public":
+        target._writer = Public(name, None)
     append(target, spark.sql("SELECT 1L AS id, 'x' AS name"), 0)
     with pytest.raises(SchemaMismatch, match="merge_schema=True") as caught:
         append(target, spark.sql("SELECT 1L AS id, 'x' AS name, true AS extra"), 1)
@@ -321,7 +351,7 @@ def test_should_name_the_columns_that_do_not_fit(spark: SparkSession, tmp_path: 
     with pytest.raises(SchemaMismatch, match=r"name \(table: string, rows: array<int>\)"):
         append(target, spark.sql("SELECT 1L AS id, array(1) AS name"), 1)
     assert target.committed(APP) == 0
-    if by_name:
+    if how != "path":
         spark.sql("DROP TABLE t_mismatch")
 
 
