@@ -19,7 +19,7 @@ BAD_VALUES: list[tuple[type[QueueConfig], str, list[Any]]] = [
     (ProducerConfig, "store", ["", None, 7]),
     (ProducerConfig, "store_options", ["region=x", None, [1]]),
     (ProducerConfig, "manifest_path", ["", "/a", "a/", "a//b", "a/../b", ".", None, 7]),
-    (ProducerConfig, "data_path_prefix", ["", "/", "..", None]),
+    (ProducerConfig, "data_path_prefix", ["/", "..", None]),
     (ProducerConfig, "flush_interval_ms", [0, -1, 1.5, "100", True, None]),
     (ProducerConfig, "flush_size_bytes", [0, "64MiB"]),
     (ProducerConfig, "max_buffered_inputs", [0]),
@@ -60,7 +60,7 @@ def test_should_name_key_and_value_when_it_is_not_allowed(cls: type[QueueConfig]
 def test_should_work_with_nothing_but_a_store(cls: type[QueueConfig]) -> None:
     config = cls(store="memory://x")
     assert config.manifest_path == "ingest/manifest"
-    assert config.data_path_prefix == "ingest"  # type: ignore[attr-defined]  # every role has one
+    assert config.data_path_prefix == "ingest"
 
 
 def test_should_have_the_documented_defaults() -> None:
@@ -169,3 +169,19 @@ def test_should_be_extensible_by_other_packages() -> None:
     assert LoaderLike(table="t").table == "t"
     with pytest.raises(InvalidConfig, match="did you mean 'table'"):
         LoaderLike(tabel="t")  # type: ignore[call-arg]  # the point of the test
+
+
+def test_should_keep_the_batches_of_each_queue_apart() -> None:
+    """Else the collector of one queue would delete the batches of the other."""
+    assert ProducerConfig(store="memory://a").data_path_prefix == "ingest"
+    assert ProducerConfig(store="memory://a", manifest_path="orders/manifest").data_path_prefix == "orders"
+    assert GcConfig(store="memory://a", manifest_path="a/b/manifest").data_path_prefix == "a/b"
+    assert ConsumerConfig(store="memory://a", manifest_path="manifest").data_path_prefix == "ingest"
+    assert ConsumerConfig(store="memory://a", manifest_path="a/manifest").gc().data_path_prefix == "a"
+
+
+def test_should_let_the_prefix_follow_the_manifest_unless_given() -> None:
+    config = ProducerConfig(store="memory://a")
+    assert config.replace(manifest_path="orders/manifest").data_path_prefix == "orders"
+    assert config.replace(flush_interval_ms=5).data_path_prefix == "ingest"
+    assert config.replace(data_path_prefix="x").replace(manifest_path="orders/manifest").data_path_prefix == "x"

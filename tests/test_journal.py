@@ -100,11 +100,15 @@ class TestBind:
         consumer(inner).claim()
         if unborn:
             put(inner, Ledger(queue_id="Q", app_id="mine", tables=TABLES))
-        for _ in range(2):  # again and again: the ledger it may leave behind is not born
+        for _ in range(2):  # again and again
             with pytest.raises(LedgerLost, match="adopt=True") as caught:
                 journal(inner).bind("mine", TABLES)
             assert caught.value.location == LEDGER
+        if unborn:
             assert not ledger_in(inner).born
+        else:
+            with pytest.raises(ObjectNotFound):  # nothing is left behind that would name tables
+                inner.get(LEDGER)
         assert manifest_in(inner).epoch == 1
 
     def test_should_bind_a_born_ledger_whatever_the_epoch(self, inner: Store) -> None:
@@ -291,6 +295,11 @@ class TestAdopt:
         assert ledger.plan == Plan(after=24, first=25, last=25, attempts=0)
         assert ledger.queue_id == "Q"
         assert journal(inner).adopt("mine", TABLES, committed=25) == ledger
+
+    def test_should_plan_what_only_some_tables_have(self, inner: Store) -> None:
+        """The first table was committed, then the ledger was lost: the others must get exactly that range."""
+        ledger = journal(inner).adopt("mine", TABLES, committed=9, furthest=20, digest="d")
+        assert ledger.plan == Plan(after=9, first=10, last=20, attempts=0, digest="d", quarantined={})
 
     @pytest.mark.parametrize("answer", [None, Lost])
     @pytest.mark.parametrize("when", [Fault.before, Fault.after, Fault.late])

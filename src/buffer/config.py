@@ -21,6 +21,8 @@ from buffer.store.base import Store
 MIB = 1 << 20
 GIB = 1 << 30
 
+DEFAULT_MANIFEST_PATH = "ingest/manifest"
+
 GC_GRACE_MIN_S = 600
 """Below this a slow producer's upload could be collected before its append lands."""
 
@@ -135,7 +137,7 @@ class Config:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueConfig(Config):
-    """Where a queue lies. A prefix belongs to one manifest."""
+    """Where a queue lies."""
 
     store: str | Store = field()
     """URL (`s3://bucket/path`, `file:///var/buffer`, `./folder`, `memory://name`) or an open store."""
@@ -143,7 +145,13 @@ class QueueConfig(Config):
     store_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Passed on to obstore: endpoint, region, keys, client_options. Never printed."""
 
-    manifest_path: str = "ingest/manifest"
+    manifest_path: str = DEFAULT_MANIFEST_PATH
+
+    data_path_prefix: str = ""
+    """Folder of the batches; the manifest's own unless given (`ingest` for `ingest/manifest`).
+
+    It belongs to one queue: a collector deletes every old batch in it that its own manifest does not name.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.store, str | Store) or self.store == "":
@@ -151,13 +159,24 @@ class QueueConfig(Config):
         if not isinstance(self.store_options, Mapping):
             raise reject("store_options", type(self.store_options).__name__, "a table of options")
         self._check_path("manifest_path")
+        if self.data_path_prefix == "":
+            object.__setattr__(self, "data_path_prefix", self._own_folder())
+        self._check_path("data_path_prefix")
+
+    def _own_folder(self) -> str:
+        return self.manifest_path.rpartition("/")[0] or DEFAULT_MANIFEST_PATH.partition("/")[0]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with these settings changed; a prefix that was not given follows the manifest."""
+        if "manifest_path" in changes and self.data_path_prefix == self._own_folder():
+            changes = {"data_path_prefix": "", **changes}
+        return super().replace(**changes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(QueueConfig):
     TOML_TABLE: ClassVar[str] = "producer"
 
-    data_path_prefix: str = "ingest"
     flush_interval_ms: int = 100
     """A batch is flushed this long after its first entry came, under any load."""
     flush_size_bytes: int = 64 * MIB
@@ -178,7 +197,6 @@ class ProducerConfig(QueueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_path("data_path_prefix")
         self._check_int("flush_interval_ms", 1)
         self._check_int("flush_size_bytes", 1)
         self._check_int("max_buffered_inputs", 1)
@@ -194,14 +212,12 @@ class ProducerConfig(QueueConfig):
 class GcConfig(QueueConfig):
     TOML_TABLE: ClassVar[str] = "gc"
 
-    data_path_prefix: str = "ingest"
     gc_interval_s: float = 300.0
     gc_grace_s: float = GC_GRACE_MIN_S
     """An object younger than this is never deleted. Clocks may differ by up to half of it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_path("data_path_prefix")
         self._check_number("gc_interval_s", 0.001)
         self._check_number("gc_grace_s", GC_GRACE_MIN_S)
 
@@ -210,7 +226,6 @@ class GcConfig(QueueConfig):
 class ConsumerConfig(QueueConfig):
     TOML_TABLE: ClassVar[str] = "consumer"
 
-    data_path_prefix: str = "ingest"
     max_batch_bytes: int = GIB
     """A batch that would expand past this is refused as corrupt."""
     fetch_attempts: int = 5
@@ -223,7 +238,6 @@ class ConsumerConfig(QueueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_path("data_path_prefix")
         self._check_int("max_batch_bytes", 1)
         self._check_int("fetch_attempts", 1, 100)
         self._check_number("cas_timeout_s", 0.001)

@@ -77,23 +77,22 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
     )
 
 
-def same_tables(ledger: Ledger, targets: Sequence[Target]) -> None:
+def same_tables(app_id: str, plan: Plan | None, targets: Sequence[Target]) -> None:
     """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table."""
-    assert ledger.app_id is not None, "a bound ledger names its app"
     for target in targets:
         # First: a replaced table has another id too, and its history says more.
-        rewrite = target.rewritten_since(ledger.app_id)
+        rewrite = target.rewritten_since(app_id)
         if rewrite is not None:
             raise TableRewritten(
                 f"{rewrite.operation} at version {rewrite.version} ({rewrite.timestamp}) took rows back from "
                 f"{target.name!r} that count as loaded. Replay them from the version before, for example INSERT "
                 f"INTO … SELECT * FROM … VERSION AS OF {rewrite.version - 1} WHERE _sequence > …; then pass "
-                "on_gap='skip' once to go on",
+                "on_gap='skip' until the next commit",
                 table=target.name,
                 operation=rewrite.operation,
                 version=rewrite.version,
             )
-        expected = ledger.plan.table_ids.get(target.name) if ledger.plan else None
+        expected = plan.table_ids.get(target.name) if plan else None
         found = target.table_id()
         if expected is not None and found != expected:
             raise TableReplaced(
@@ -122,6 +121,17 @@ def pending_plan(plan: Plan | None, committed: int, digest: str, *, accept_gaps:
             planned_digest=plan.digest,
             digest=digest,
         )
+
+
+def inside(table: str, position: int, plan: Plan) -> LedgerBehind:
+    """The error for a table that was brought to the middle of a range which nobody has committed in part."""
+    return LedgerBehind(
+        f"{table!r} has committed sequence {position} under this app_id, in the middle of the range {plan.first}.."
+        f"{plan.last} that is planned: the ledger was put back from a backup, or something else writes under this "
+        "app_id. If no other loader runs, pass adopt=True with this app_id",
+        committed=position,
+        planned_last=plan.last,
+    )
 
 
 def gap(committed: int, earliest: int) -> SequenceGap:

@@ -11,6 +11,7 @@ from buffer.config import GIB, MIB, ConsumerConfig, QueueConfig, reject
 from buffer.errors import InvalidConfig
 
 DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
+PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_metadata")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,6 @@ class LoaderConfig(QueueConfig):
     TOML_TABLE: ClassVar[str] = "loader"
 
     # Where from
-    data_path_prefix: str = "ingest"
     max_batch_bytes: int = GIB
     """A batch that would expand past this is refused as corrupt."""
     fetch_attempts: int = 5
@@ -57,7 +57,9 @@ class LoaderConfig(QueueConfig):
     dead_letters: str | None = None
     """Table for records that do not parse, and for unreadable batches under `dlq_strategy = "skip"`."""
     dlq_strategy: str | None = None
-    """For unreadable batches: `skip` (default with `dead_letters`), `block` (default without), `block_and_dlq`."""
+    """For unreadable batches: `skip` sends them to `dead_letters` and is the default with it; `block` stops until
+    `buffer-delta unblock`, and is the default without; `block_and_dlq` stops too, with bad records going to
+    `dead_letters` all the same."""
     max_delivery_attempts: int = 5
     """Attempts at a range before its unreadable batches are looked for and dealt with."""
 
@@ -83,18 +85,33 @@ class LoaderConfig(QueueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_path("data_path_prefix")
-        for key in ("max_batch_bytes", "max_batches_per_commit", "max_bytes_per_commit", "target_file_bytes"):
+        self.consumer()  # it checks what it shares with us
+        for key in ("max_batches_per_commit", "max_bytes_per_commit", "target_file_bytes"):
             self._check_int(key, 1)
-        for key in ("fetch_attempts", "max_delivery_attempts", "retry_attempts"):
+        for key in ("max_delivery_attempts", "retry_attempts"):
             self._check_int(key, 1)
-        for key in ("trigger_interval_s", "retry_max_s", "cas_timeout_s", "gc_interval_s"):
+        for key in ("trigger_interval_s", "retry_max_s"):
             self._check_number(key, 0.001)
-        for key in ("merge_schema", "adopt", "gc_enabled"):
+        for key in ("merge_schema", "adopt"):
             self._check_bool(key)
+        for key in ("routes", "columns", "table_properties"):
+            if not isinstance(getattr(self, key), Mapping):
+                raise reject(key, getattr(self, key), "a table of names and values")
+        self._check_columns()
         self._check_choice("on_gap", ("fail", "skip"))
         self._check_tables()
         self._check_operator_choices()
+
+    def _check_columns(self) -> None:
+        for name, new in self.columns.items():
+            if name not in PROVENANCE_COLUMNS:
+                raise InvalidConfig(
+                    f"columns has no {name!r} to rename; the provenance columns are {', '.join(PROVENANCE_COLUMNS)}",
+                    key="columns",
+                    value=dict(self.columns),
+                )
+            if new is not None and not (isinstance(new, str) and new):
+                raise reject("columns", dict(self.columns), "new names; None leaves a column out")
 
     def _check_tables(self) -> None:
         for key in ("table", "dead_letters", "app_id"):
@@ -108,6 +125,8 @@ class LoaderConfig(QueueConfig):
                 key="routes",
                 value=dict(self.routes),
             )
+        if self.dead_letters == self.table:
+            raise reject("dead_letters", self.dead_letters, "another table than the records' own")
         tables = self.tables()
         if len(set(tables)) != len(tables):
             raise reject("routes", dict(self.routes), "different from each other, from table and from dead_letters")

@@ -6,7 +6,11 @@ very command behind it, on a snapshot whose position was read from the log alrea
 build does not look as expected, `Public` does the same the slow way.
 
 The rules of both: the snapshot's position is below `last`, else nothing is written; and the transaction conflicts with
-any other that moves the same app's position.
+any other that moves the same app's position. What the rows are computed from is not part of the transaction: a
+transform that reads the table itself sees whatever version is there.
+
+What `Fast` touches besides `delta_log`: WriteIntoDelta, DeltaOperations.Write, OptimisticTransaction.readTxn and
+.commitIfNeeded, DeltaLog.startTransaction and .initialCatalogTable.
 """
 
 from __future__ import annotations
@@ -25,6 +29,14 @@ log = logging.getLogger(__name__)
 _COMMAND = "org.apache.spark.sql.delta.commands.WriteIntoDelta"
 _OPERATION = "org.apache.spark.sql.delta.DeltaOperations$Write"
 _TRANSACTION = "org.apache.spark.sql.delta.OptimisticTransaction"
+_LOG = "org.apache.spark.sql.delta.DeltaLog"
+_WANTED = {
+    ("writeAndReturnCommitData", 4),
+    ("readTxn", 0),
+    ("commitIfNeeded", 3),
+    ("startTransaction", 2),
+    ("initialCatalogTable", 0),
+}
 
 
 class Writer(Protocol):
@@ -72,13 +84,12 @@ class Fast:
             ]
             methods = {
                 (m.getName(), m.getParameterCount())
-                for name in (_COMMAND, _TRANSACTION)
+                for name in (_COMMAND, _TRANSACTION, _LOG)
                 for m in loader.loadClass(name).getMethods()
             }
         except Py4JError:  # no such class
-            return False
-        wanted = {("writeAndReturnCommitData", 4), ("readTxn", 0), ("commitIfNeeded", 3)}
-        known = counts == [[9], [9]] and wanted <= methods
+            counts, methods = [], set()
+        known = counts == [[9], [9]] and methods >= _WANTED
         if not known:
             log.info("this build of Delta is not known: commits go through its public API, which is slower")
         return known
@@ -99,3 +110,4 @@ class Fast:
             self._append, self._some(nothing), none, made.userMetadata(), none, none, merged, none, none
         )
         transaction.commitIfNeeded(data.actions(), operation, data.stringTags())
+        self._spark.catalog.refreshByPath(str(log.dataPath().toString()))  # whoever has cached the table sees the rows

@@ -1,13 +1,13 @@
-"""Reading a Delta table's log through the JVM: hardly a Spark job, a few milliseconds, always the newest state.
+"""Reading a Delta table's log through the JVM: a few milliseconds, mostly without a Spark job, always the newest state.
 
 delta-spark's public Python API has no way to ask for an app's last transaction, so this goes to the classes below.
 Everything it touches is listed here:
 
     DeltaLog.forTable, .update, .store, .logPath, .dataPath, .newDeltaHadoopConf
     Snapshot.version, .metadata, .schema, .transactions
-    LogStore.read
+    LogStore.read, .readAsIterator
 
-`delta_commit` writes the same way.
+`delta_commit` writes the same way, and lists its own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMITS_READ_MAX = 30  # beyond that, computing the table's state is faster
+ACTIONS_READ_MAX = 5_000  # of one commit: an OPTIMIZE of a large table has many more, and the state is cheaper
+_INFO_AMONG_FIRST = 8  # it is the first action, but for other writers' habits
 
 # The second is Databricks' own build.
 _CLASSES = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
@@ -113,7 +115,7 @@ class DeltaLog:
             return None
         position = known.position
         for number in range(known.version + 1, version + 1):
-            actions = self._read(number)
+            actions = self._actions(number)
             if actions is None:
                 return None
             for action in actions:  # the newest counts, and an app is in a commit once
@@ -122,7 +124,7 @@ class DeltaLog:
         return (position,)
 
     def _mark(self, version: int) -> str | None:
-        return next(iter(self._read(version) or ()), None)
+        return next(iter(self._first_actions(version, 1) or ()), None)
 
     @property
     def java(self) -> Any:
@@ -137,23 +139,38 @@ class DeltaLog:
 
     def commit_info(self, version: int) -> Mapping[str, Any] | None:
         """What one commit says about itself. None if that part of the log was cleaned up or says nothing."""
-        for action in self._read(version) or ():  # in practice the first one
+        for action in self._first_actions(version, _INFO_AMONG_FIRST) or ():
             if action.startswith('{"commitInfo"'):
                 info: Mapping[str, Any] = json.loads(action)["commitInfo"]
                 return info
         return None
 
-    def _read(self, version: int) -> list[str] | None:
-        """The actions of one commit, as JSON. None if that part of the log was cleaned up."""
+    def _actions(self, version: int) -> list[str] | None:
+        """All actions of one commit, as JSON. None if it was cleaned up, or is too large to be looked through."""
+        lines = self._read(version, "read")
+        if lines is None or lines.size() > ACTIONS_READ_MAX:
+            return None
+        text: str = lines.mkString("\n")  # one call: asking for each line would be one each
+        return text.split("\n")
+
+    def _first_actions(self, version: int, count: int) -> list[str] | None:
+        """The first actions of one commit, without reading the rest. None if it was cleaned up."""
+        lines = self._read(version, "readAsIterator")
+        if lines is None:
+            return None
+        try:
+            return [str(lines.next()) for _ in range(count) if lines.hasNext()]
+        finally:
+            lines.close()
+
+    def _read(self, version: int, how: str) -> Any:
         path = self._spark._jvm.org.apache.hadoop.fs.Path(self.java.logPath(), f"{version:020d}.json")
         try:
-            lines = self.java.store().read(path, self.java.newDeltaHadoopConf())
+            return getattr(self.java.store(), how)(path, self.java.newDeltaHadoopConf())
         except Py4JJavaError as error:
             if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
                 return None
             raise
-        text: str = lines.mkString("\n")  # one call: asking for each line would be one each
-        return text.split("\n")
 
     def _open(self) -> Any:
         """The JVM's log object; None if the catalog has no such table."""

@@ -68,7 +68,10 @@ class Journal:
         seen = self._cas.read()
         ledger = self._parse(seen)
         if ledger is None:
-            self._cas.write(seen, self._new(app_id, tables).to_bytes())
+            if self._queue_epoch() == 0:
+                self._cas.write(seen, self._new(app_id, tables).to_bytes())
+            elif self.read() is None:  # else another loader has made it in between, and claimed
+                raise self._used_before()
         elif not self._is_ours(ledger, app_id, tables):
             raise self._bound(ledger, app_id, tables)
         elif ledger.born:
@@ -76,26 +79,36 @@ class Journal:
         elif self._queue_epoch() > 0:
             # Another loader may have given birth to it in between, and claimed: then it has changed by now.
             if self.read() == ledger:
-                raise self._lost("a consumer has used this queue before its ledger was made")
+                raise self._used_before()
         else:
             self._cas.write(seen, ledger.changed(born=True).to_bytes())
         return None
 
-    def adopt(self, app_id: str, tables: Sequence[str], committed: int) -> Ledger:
+    def adopt(
+        self, app_id: str, tables: Sequence[str], committed: int, *, furthest: int | None = None, digest: str = ""
+    ) -> Ledger:
         """Take the queue over, whatever its ledger says: the operator vouches that no other loader runs.
 
+        `committed` is what every table holds, `furthest` what one of them does: where they differ, a range was
+        committed to some tables only. It becomes the plan, to be completed; if some of its batches had been sent to
+        the dead letters, that is not known any more, and they are tried again.
         A ledger that is ours already stays, unless the tables are ahead of it. So this may be left switched on.
         """
         tables = tuple(tables)
-        done = Plan(after=committed - 1, first=committed, last=committed, attempts=0) if committed >= 0 else None
+        most = committed if furthest is None else furthest
+        plan = None
+        if most > committed:
+            plan = Plan(after=committed, first=committed + 1, last=most, digest=digest, attempts=0, quarantined={})
+        elif most >= 0:
+            plan = Plan(after=most - 1, first=most, last=most, attempts=0)
 
         def change(seen: Snapshot) -> bytes | None:
             ledger = self._parse(seen) or self._new(app_id, tables)
             planned = ledger.plan.last if ledger.plan else -1
-            if ledger.born and self._is_ours(ledger, app_id, tables) and committed <= planned:
+            if ledger.born and self._is_ours(ledger, app_id, tables) and most <= planned:
                 return None
             return ledger.changed(
-                born=True, app_id=app_id, tables=tables, plan=done, last_location=None, blocked=None
+                born=True, app_id=app_id, tables=tables, plan=plan, last_location=None, blocked=None
             ).to_bytes()
 
         return self._require(self._cas.update(change))
@@ -228,6 +241,16 @@ class Journal:
             tables=tables,
             bound_app_id=ledger.app_id,
             bound_tables=ledger.tables,
+        )
+
+    def _used_before(self) -> LedgerLost:
+        return LedgerLost(
+            f"the queue was consumed before, and there is no ledger {self.location!r} that says into what: either it "
+            "was deleted, and a half-done commit could be repeated, or a consumer without tables reads this queue, "
+            "and what it acked is gone. Put the ledger back, or use a queue of its own for each consumer and loader; "
+            "or, if no other one runs, pass adopt=True with the app_id that the table was loaded with (DESCRIBE "
+            "HISTORY shows it in userMetadata), or with a new one for a new table",
+            location=self.location,
         )
 
     def _lost(self, what: str) -> LedgerLost:

@@ -123,20 +123,23 @@ class LoadProtocol:
         if self._rules.adopt:
             assert self._rules.app_id, "LoaderConfig wants an app_id with adopt"
             app_id = self._rules.app_id
-            ledger = self._journal.adopt(app_id, self._names, self._least_committed(app_id))
+            positions = self._positions(app_id)
+            ledger = self._journal.adopt(
+                app_id, self._names, min(positions), furthest=max(positions), digest=self._work.digest
+            )
         else:
             ledger = self._journal.bind(self._rules.app_id, self._names)
         assert ledger.app_id is not None, "a bound ledger names its app"
         self._reached("bound")
         # The tables first, the ledger after: plans are written ahead, so the ledger is never behind them.
-        committed = self._least_committed(ledger.app_id)
+        positions = self._positions(ledger.app_id)
         ledger = self._journal.read() or ledger
         checks.not_blocked(ledger)
-        checks.ledger_knows(ledger, committed)
+        checks.ledger_knows(ledger, max(positions))
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
-            checks.same_tables(ledger, self._targets)
-        return committed, ledger.app_id or ""
+            checks.same_tables(ledger.app_id or "", ledger.plan, self._targets)
+        return min(positions), ledger.app_id or ""
 
     # Loop
 
@@ -169,7 +172,7 @@ class LoadProtocol:
     def _plan_again(self, plan: Plan) -> tuple[Plan | None, Sequence[BatchDescriptor]]:
         """The range that is promised already, as one more attempt."""
         descriptors = self._take_through(plan)
-        if not descriptors:  # only with accepted gaps: the range left the queue before this table was made
+        if not descriptors:  # only with accepted gaps: the whole range has left the queue
             return None, ()
         again = replace(plan.tried_again(), digest=self._work.digest)
         self._plan = self._journal.revise(self.epoch, plan, again)
@@ -184,8 +187,9 @@ class LoadProtocol:
         if len(taken) == plan.last - plan.first + 1:
             return taken
         earliest = self._ready[0].sequence if self._ready else self.consumer.manifest().next_sequence
-        if self._rules.accept_gaps and earliest > plan.last:
-            return ()
+        if self._rules.accept_gaps:  # under the same version: whoever else commits this range, it is there once
+            log.warning("accepting the loss of sequences %d..%d", plan.first, min(plan.last, earliest - 1))
+            return taken
         raise checks.gap(self.committed, earliest)
 
     def _plan_next(
@@ -201,6 +205,9 @@ class LoadProtocol:
             if not self._rules.accept_gaps:
                 raise checks.gap(self.committed, first)
             log.warning("accepting the loss of sequences %d..%d", self.committed + 1, first - 1)
+        if not self._rules.accept_gaps:
+            # Whatever was done to the tables since our last commit is hidden by the next one: look before it.
+            checks.same_tables(self.app_id, self._plan, self._targets)
         count = max(1, min(choose(tuple(self._ready)), len(self._ready)))
         descriptors = [self._ready[index] for index in range(count)]
         plan = Plan(
@@ -264,7 +271,9 @@ class LoadProtocol:
                     "hand: another loader took over",
                     epoch=self.epoch,
                 )
-            if position >= plan.first or (position > plan.after and not self._rules.accept_gaps):
+            if position >= plan.first:
+                raise checks.inside(target.name, position, plan)
+            if position != plan.after and not self._rules.accept_gaps:  # below it: the table was put back, or dropped
                 raise checks.gap(position, plan.first)
             try:
                 commit = target.append(
@@ -318,9 +327,12 @@ class LoadProtocol:
         committed = target.committed(self.app_id)
         return NOTHING if committed is None else committed
 
+    def _positions(self, app_id: str) -> list[int]:
+        found = [target.committed(app_id) for target in self._targets]
+        return [NOTHING if position is None else position for position in found]
+
     def _least_committed(self, app_id: str) -> int:
-        positions = [target.committed(app_id) for target in self._targets]
-        return min(NOTHING if position is None else position for position in positions)
+        return min(self._positions(app_id))
 
     # End
 

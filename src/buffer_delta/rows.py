@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -46,16 +46,8 @@ class RowLayout:
 
     @classmethod
     def renamed(cls, columns: Mapping[str, str | None]) -> Self:
-        """From `{"_sequence": "seq", "_metadata": None}`. Raises InvalidConfig for other names."""
-        known = {f"_{field.name}": field.name for field in fields(cls)}
-        for name in columns:
-            if name not in known:
-                raise InvalidConfig(
-                    f"columns has no {name!r} to rename; the provenance columns are {', '.join(known)}",
-                    key="columns",
-                    value=dict(columns),
-                )
-        return cls(**{known[name]: new for name, new in columns.items()})
+        """From `{"_sequence": "seq", "_metadata": None}`, which `LoaderConfig` has checked."""
+        return cls(**{name.removeprefix("_"): new for name, new in columns.items()})
 
     def arrow_fields(self) -> list[pa.Field]:
         wanted = (
@@ -82,9 +74,11 @@ def decode(
     return _run(spark, task, task.schema())
 
 
-def discover(spark: SparkSession, handle: FetchHandle, groups: Groups, fmt: Format) -> list[pa.Schema]:
+def discover(
+    spark: SparkSession, handle: FetchHandle, groups: Groups, fmt: Format, quarantined: Mapping[int, str]
+) -> list[pa.Schema]:
     """The columns that the batches need, one schema for each task."""
-    frame = _run(spark, _Discover(handle, groups, fmt), pa.schema([("schema", pa.binary())]))
+    frame = _run(spark, _Discover(handle, groups, fmt, dict(quarantined)), pa.schema([("schema", pa.binary())]))
     return [pa.ipc.read_schema(pa.py_buffer(bytes(row.schema))) for row in frame.collect()]
 
 
@@ -154,7 +148,8 @@ class _Decode(_Task):
         schema = self.schema()
         for descriptor, entries in _fetched(self.handle, group, self.quarantined):
             if entries is None:
-                yield from self._dead_batch(descriptor, schema).to_batches()
+                if self.split:  # else an operator gave the batch up, and there is no table to keep its bytes in
+                    yield from self._dead_batch(descriptor, schema).to_batches()
                 continue
             numbered = 0
             for start, chunk in chunks(as_binary(entries), CHUNK_BYTES, ROWS_PER_ARROW_BATCH):
@@ -231,8 +226,6 @@ class _Decode(_Task):
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
     def _dead_batch(self, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
-        if not self.split:
-            raise AssertionError("a batch is quarantined only where there are dead letters")
         try:
             data = self.handle.fetch_raw(descriptor).data[:BYTES_MAX]
         except ObjectNotFound:
@@ -273,12 +266,14 @@ class _Decode(_Task):
 
 
 class _Discover(_Task):
-    def __init__(self, handle: FetchHandle, groups: Groups, fmt: Format) -> None:
+    def __init__(self, handle: FetchHandle, groups: Groups, fmt: Format, quarantined: dict[int, str]) -> None:
         super().__init__(handle, groups)
         self.fmt = fmt
+        self.quarantined = quarantined
 
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
-        found = [self.fmt.discover(entries) for _, entries in _fetched(self.handle, group, {}) if entries is not None]
+        fetched = _fetched(self.handle, group, self.quarantined)
+        found = [self.fmt.discover(entries) for _, entries in fetched if entries is not None]
         schema = merge_schemas(None, found)
         yield pa.RecordBatch.from_pydict({"schema": [schema.serialize().to_pybytes()]})
 

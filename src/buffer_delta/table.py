@@ -31,6 +31,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NumericType,
     ShortType,
     StructType,
 )
@@ -167,7 +168,7 @@ class DeltaTarget:
         position = self._log.position(app_id, before)
         if position is not None and position >= last:
             return Commit(None, 0, 0, 0, time.perf_counter() - started, position)
-        self._refuse_silent_casts(rows, before)
+        rows = self._fitted(rows, before)
         note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
         options = {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note}
         if self._merge_schema:
@@ -231,15 +232,26 @@ class DeltaTarget:
             return self._mismatch(df.schema, self.schema()) or error
         return error
 
-    def _refuse_silent_casts(self, df: DataFrame, before: Snapshot) -> None:
-        """The public API, by catalog name, casts what it can, an array to its text for one; the others refuse."""
-        if isinstance(self._writer, Fast) or self._path is not None:
-            return
-        table = before.schema
-        if any(not fits(table[f.name].dataType, f.dataType) for f in df.schema.fields if f.name in table.names):
-            mismatch = self._mismatch(df.schema, table)
+    def _fitted(self, rows: DataFrame, before: Snapshot) -> DataFrame:
+        """The rows, with numbers widened to the table's own types. Raises SchemaMismatch.
+
+        Delta would refuse an INT for a BIGINT; and by catalog name the public API casts whatever it can, an array to
+        its text for one.
+        """
+        table = {field.name.lower(): field.dataType for field in before.schema.fields}
+        wanted = {field.name: table.get(field.name.lower(), field.dataType) for field in rows.schema.fields}
+        unfit = any(not fits(wanted[field.name], field.dataType) for field in rows.schema.fields)
+        if unfit and isinstance(self._writer, Public) and self._path is None:
+            mismatch = self._mismatch(rows.schema, before.schema)
             assert mismatch is not None, "types that do not fit are not equal"
             raise mismatch
+        wider = {
+            field.name: rows[_quoted(field.name)].cast(wanted[field.name])
+            for field in rows.schema.fields
+            if isinstance(field.dataType, NumericType) and wanted[field.name] != field.dataType
+            if fits(wanted[field.name], field.dataType)
+        }
+        return rows.withColumns(wider) if wider else rows
 
     def _mismatch(self, rows: StructType, table: StructType | None) -> SchemaMismatch | None:
         known = {field.name.lower(): field for field in table.fields} if table else {}
@@ -297,6 +309,10 @@ def fits(table: DataType, rows: DataType) -> bool:
         if isinstance(table, widening) and isinstance(rows, widening):
             return _rank(widening, rows) <= _rank(widening, table)
     return bool(table == rows)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _rank(kinds: tuple[type[DataType], ...], kind: DataType) -> int:

@@ -6,9 +6,11 @@ replayed by another process must go where it went before.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 
 from buffer.clock import Clock
-from buffer.errors import InvalidConfig
+from buffer.errors import InvalidConfig, ObjectNotFound
 from buffer.fetch import FetchHandle
 from buffer.model import BatchDescriptor
 from buffer.store.base import Store
@@ -30,6 +32,8 @@ from buffer_delta.table import DeltaTarget
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 ROUTE = "_route"
 """The column that holds a row's route while the rows of all tables travel together."""
@@ -83,7 +87,7 @@ class SparkWork:
             self._spark,
             self._handle,
             groups,
-            self._format_for(groups),
+            self._format_for(groups, quarantined),
             self._layout,
             split=self._config.dead_letters is not None,
             quarantined=quarantined,
@@ -99,19 +103,36 @@ class SparkWork:
             frame.unpersist()
 
     def probe(self, descriptors: Sequence[BatchDescriptor]) -> list[Failure]:
-        homeless = self._config.dead_letters is None and self._format.rescued_column is None
-        must_parse = self._format if homeless and not self._format.evolving else None
-        return rows.probe(self._spark, self._handle, self._groups(descriptors), must_parse)
+        groups = self._groups(descriptors)
+        failures = rows.probe(self._spark, self._handle, groups)
+        if self._config.dead_letters is None and self._format.rescued_column is None:
+            # A bad record has nowhere to go either: its batch is to blame as a whole.
+            unread = {failure.sequence for failure in failures}
+            rest = [kept for group in groups if (kept := [d for d in group if d.sequence not in unread])]
+            failures += rows.probe(self._spark, self._handle, rest, self._format_for(rest, {})) if rest else []
+        return [self._unless_only_unseen(failure) for failure in failures]
+
+    def _unless_only_unseen(self, failure: Failure) -> Failure:
+        """A batch that the executors cannot find but the driver can is not lost: their set-up is wrong."""
+        if failure.kind != "missing":
+            return failure
+        try:
+            self._store.head(failure.location)
+        except ObjectNotFound:
+            return failure
+        error = f"the driver sees this batch, the executors do not; give them the same store: {failure.error}"
+        log.warning("%s: %s", failure.location, error)
+        return dataclasses.replace(failure, kind="infra", error=error)
 
     def _groups(self, descriptors: Sequence[BatchDescriptor]) -> list[list[BatchDescriptor]]:
         sizes = self.look_up_sizes(descriptors)
         return group(descriptors, sizes, self._config.target_file_bytes, self._cores)
 
-    def _format_for(self, groups: Sequence[Sequence[BatchDescriptor]]) -> Format:
+    def _format_for(self, groups: Sequence[Sequence[BatchDescriptor]], quarantined: Mapping[int, str]) -> Format:
         """The format with its columns settled: those of the table, and those that this range brings."""
         if not self._format.evolving:
             return self._format
-        found = merge_schemas(None, rows.discover(self._spark, self._handle, groups, self._format))
+        found = merge_schemas(None, rows.discover(self._spark, self._handle, groups, self._format, quarantined))
         taken = [field.name for field in self._layout.arrow_fields()]
         return settle(self._format, self._main.schema(), found, taken)
 

@@ -217,14 +217,14 @@ def lost_commit_is_trusted() -> Iterator[None]:
 @mutant("loader", sees=FALSE_ALARM)
 def no_second_look_at_the_tables() -> Iterator[None]:
     """After entering, the loader does not ask the tables again whether its predecessor got further."""
-    real = LoadProtocol._least_committed
+    real = LoadProtocol._positions
 
-    def look_once(self: Any, app_id: str) -> int:
+    def look_once(self: Any, app_id: str) -> list[int]:
         if self.consumer is not None:
             return real(self, app_id)
         if not hasattr(self, "looked"):
             self.looked = real(self, app_id)
         return self.looked
 
-    with patch.object(LoadProtocol, "_least_committed", look_once):
+    with patch.object(LoadProtocol, "_positions", look_once):
         yield

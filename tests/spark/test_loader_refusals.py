@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +186,45 @@ def test_should_report_that_rows_were_taken_back(
     load(on_gap="skip")
     load()
     assert set(ids(spark, table)) >= set(range(20, 30))
+
+
+@pytest.fixture
+def running(spark: SparkSession, queue: Path, table: Path) -> Iterator[Loader]:
+    """A loader that has loaded ids 0..19 in two commits, has a backup of the table after the first, and runs on."""
+    config = LoaderConfig(
+        store=str(queue), table=str(table), format={"type": "json", "schema": "id BIGINT"}, gc_enabled=False
+    )
+    with Loader(spark, config) as loader:
+        for start in (0, 10):
+            produce(queue, numbered(1, start=start))
+            assert loader.run_once() is not None
+            if start == 0:
+                shutil.copytree(table, table.with_name("backup"))
+        yield loader
+
+
+def test_should_notice_a_table_put_back_from_a_backup_while_it_runs(queue: Path, table: Path, running: Loader) -> None:
+    shutil.rmtree(table)
+    shutil.copytree(table.with_name("backup"), table)
+    produce(queue, numbered(1, start=20))
+    with pytest.raises(SequenceGap, match="through sequence 0"):
+        running.run_once()
+
+
+def test_should_notice_that_rows_were_taken_back_while_it_runs(
+    spark: SparkSession, queue: Path, table: Path, running: Loader
+) -> None:
+    DeltaTable.forPath(spark, str(table)).restoreToVersion(1)
+    produce(queue, numbered(1, start=20))
+    with pytest.raises(TableRewritten, match="RESTORE"):
+        running.run_once()
+
+
+def test_should_notice_that_the_table_was_made_again_while_it_runs(
+    spark: SparkSession, queue: Path, table: Path, running: Loader
+) -> None:
+    shutil.rmtree(table)
+    spark.sql(f"CREATE TABLE delta.`{table}` (id BIGINT) USING delta")
+    produce(queue, numbered(1, start=20))
+    with pytest.raises(TableReplaced, match="made again"):
+        running.run_once()

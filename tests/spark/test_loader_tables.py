@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from buffer.clock import SystemClock
+from buffer.errors import LedgerLost
+from buffer.fetch import FetchHandle
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import Blocked, RouteChanged
@@ -81,6 +84,23 @@ def test_should_complete_the_other_tables_after_a_crash_between_commits(
     assert ids(spark, tmp_path / "rest") == list(range(2, 90, 3))
 
 
+def test_should_complete_the_other_tables_after_the_ledger_was_lost(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    crash_between_tables(spark, tmp_path, settings)
+    produce(tmp_path / "queue", [events(30, start=60)])
+    ledger = tmp_path / "queue" / "ingest" / "manifest.ledger"
+    app_id = json.loads(ledger.read_text())["app_id"]
+    ledger.unlink()
+    with pytest.raises(LedgerLost, match="adopt=True"):
+        Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+    assert not ledger.exists(), "a loader that was refused leaves none behind"
+    Loader(spark, LoaderConfig(**settings, app_id=app_id, adopt=True)).run(available_now=True)
+    assert ids(spark, tmp_path / "clicks") == list(range(0, 90, 3))
+    assert ids(spark, tmp_path / "views") == list(range(1, 90, 3))
+    assert ids(spark, tmp_path / "rest") == list(range(2, 90, 3))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -115,19 +135,20 @@ def poison(tmp_path: Path, sequence: int) -> None:
 def poisoned(tmp_path: Path, **more: Any) -> LoaderConfig:
     produce(tmp_path / "queue", numbered(4))
     poison(tmp_path, 2)
-    return LoaderConfig(
-        store=str(tmp_path / "queue"),
-        table=str(tmp_path / "table"),
-        format={"type": "json", "schema": "id BIGINT"},
-        gc_enabled=False,
-        max_delivery_attempts=2,
-        retry_max_s=0.01,
-        **more,
-    )
+    settings = {
+        "store": str(tmp_path / "queue"),
+        "table": str(tmp_path / "table"),
+        "format": {"type": "json", "schema": "id BIGINT"},
+        "gc_enabled": False,
+        "max_delivery_attempts": 2,
+        "retry_max_s": 0.01,
+    }
+    return LoaderConfig(**settings | more)
 
 
-def test_should_send_a_poison_batch_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
-    config = poisoned(tmp_path, dead_letters=str(tmp_path / "dead"))
+@pytest.mark.parametrize("fmt", [{"type": "json", "schema": "id BIGINT"}, "json"], ids=["schema", "evolving"])
+def test_should_send_a_poison_batch_to_the_dead_letters(spark: SparkSession, tmp_path: Path, fmt: Any) -> None:
+    config = poisoned(tmp_path, dead_letters=str(tmp_path / "dead"), format=fmt)
     progress = Loader(spark, config).run(available_now=True)
     assert progress is not None
     assert (progress.rows, progress.dead_letters, progress.attempts) == (30, 1, 3)
@@ -156,3 +177,48 @@ def test_should_block_on_a_poison_batch_until_unblocked(spark: SparkSession, tmp
     assert list(released.batches) == [2]
     Loader(spark, config).run(available_now=True)
     assert_exactly_once(spark, tmp_path / "table", 40)
+
+
+def test_should_leave_out_what_an_operator_gave_up(spark: SparkSession, tmp_path: Path) -> None:
+    """Without dead letters there is nowhere to put the batch, but the loader must not be stuck behind it."""
+    config = poisoned(tmp_path)
+    with pytest.raises(Blocked, match="--skip"):
+        Loader(spark, config).run(available_now=True)
+    Journal(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    Loader(spark, config).run(available_now=True)
+    assert ids(spark, tmp_path / "table") == [*range(20), *range(30, 40)]
+
+
+def test_should_not_give_up_batches_that_only_the_executors_cannot_see(spark: SparkSession, tmp_path: Path) -> None:
+    produce(tmp_path / "queue", numbered(2))
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        dead_letters=str(tmp_path / "dead"),
+        gc_enabled=False,
+        max_delivery_attempts=1,
+        retry_attempts=3,
+        retry_max_s=0.01,
+    )
+    loader = Loader(spark, config)
+    (tmp_path / "elsewhere").mkdir()
+    loader._work._handle = FetchHandle(open_store(str(tmp_path / "elsewhere")))  # as if each node had its own disk
+    with pytest.raises(PySparkException, match="ObjectNotFound"):
+        loader.run(available_now=True)
+    Loader(spark, config).run(available_now=True)
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 20
+    assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 0
+
+
+def test_should_block_on_a_bad_stream_that_has_nowhere_to_go(spark: SparkSession, tmp_path: Path) -> None:
+    produce(tmp_path / "queue", [[b"this is no Arrow stream"]])
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        format="arrow",
+        gc_enabled=False,
+        max_delivery_attempts=1,
+        retry_max_s=0.01,
+    )
+    with pytest.raises(Blocked, match="entry 0 is bad"):
+        Loader(spark, config).run(available_now=True)

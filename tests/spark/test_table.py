@@ -16,6 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from buffer.errors import InvalidInput
+from buffer_delta import delta_log
 from buffer_delta.delta_commit import Fast, Public
 from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
 from buffer_delta.table import Commit, DeltaTarget, log_store_warnings, path_of, retention_warnings
@@ -414,6 +415,36 @@ def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, 
     again = DeltaTarget(spark, target.name)
     assert again.committed(APP) == 0
     assert again.rewritten_since(APP) is None
+
+
+def test_should_compute_the_position_where_a_commit_is_too_large_to_be_read(
+    spark: SparkSession, target: DeltaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta_log, "ACTIONS_READ_MAX", 1)
+    append(target, rows(spark), 4)
+    assert target.committed(APP) == 4
+    assert append(target, rows(spark), 9, first=5).committed == 9
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_should_widen_numbers_to_the_table(spark: SparkSession, tmp_path: Path, by_name: bool) -> None:
+    name = "t_wider" if by_name else str(tmp_path / "t")
+    target = DeltaTarget(spark, name)
+    append(target, spark.sql("SELECT 1L AS id, 1.5D AS share"), 0)
+    append(target, spark.sql("SELECT 2 AS id, CAST(2.5 AS FLOAT) AS share"), 1)
+    found = (spark.table(name) if by_name else spark.read.format("delta").load(name)).orderBy("id").collect()
+    assert [tuple(row) for row in found] == [(1, 1.5), (2, 2.5)]
+    if by_name:
+        spark.sql(f"DROP TABLE {name}")
+
+
+def test_should_show_new_rows_to_whoever_has_cached_the_table(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark, 3), 0)
+    cached = spark.read.format("delta").load(target.name).cache()
+    assert cached.count() == 3
+    append(target, rows(spark, 4), 1)
+    assert spark.read.format("delta").load(target.name).count() == 7
+    cached.unpersist()
 
 
 # Preflight

@@ -26,7 +26,7 @@ from buffer.cli.shell import (
 from buffer.clock import SystemClock
 from buffer.errors import Fenced
 from buffer_delta.cli.settings import loader_options, loader_settings
-from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.cli.status import status, unblock
 from buffer_delta.demo import demo
 from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
@@ -86,7 +86,7 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
     \b
     Examples:
       buffer-delta load --store ./queue --table ./events --format json --schema 'id BIGINT, name STRING'
-      buffer-delta load --store s3://bucket/q --table db.events --format json --dead-letters db.bad
+      buffer-delta load --store s3://bucket/q --table s3a://lake/events --format json --dead-letters s3a://lake/bad
       buffer-delta load --config buffer.toml --available-now --json
       spark-submit examples/loader_job.py --config buffer.toml
 
@@ -101,6 +101,10 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
       5  a gap: batches or rows that should be there are not; an operator decides (--on-gap skip)
     """
     config = loader_settings(options)
+    with explaining_spark():
+        from buffer_delta.formats import resolve_format
+
+        resolve_format(config.format)  # before Spark starts: that takes seconds
     spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
 
     def tell(progress: Progress) -> None:

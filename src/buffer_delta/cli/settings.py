@@ -22,6 +22,7 @@ from buffer_delta.config import DLQ_STRATEGIES, LoaderConfig
 F = TypeVar("F", bound=Callable[..., Any])
 
 CODE_SETTINGS = ("transform", "route_by")
+FORMATS = ("raw", "text", "json", "arrow")
 
 
 def _pairs(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[str, str] | None:
@@ -43,7 +44,7 @@ def loader_options(command: F) -> F:
     option = click.option
     options = [
         option("--table", metavar="NAME|PATH", help="Delta table: db.events, ./events, s3a://bucket/events."),
-        option("--format", "format_name", help="raw, text, json or arrow. [default: raw]"),
+        option("--format", "format_name", type=click.Choice(FORMATS), help="[default: raw]"),
         option("--schema", metavar="DDL", help="Columns of json records: 'id BIGINT, at TIMESTAMP'."),
         option("--dead-letters", metavar="TABLE", help="Where records and batches go that cannot be read."),
         option("--dlq-strategy", type=click.Choice(DLQ_STRATEGIES), help="For batches that cannot be read."),

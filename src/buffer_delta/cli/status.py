@@ -95,14 +95,19 @@ def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableSt
 
 @click.command()
 @queue_options
-@click.option("--skip", is_flag=True, help="Give the bad batches up: they go to the dead letters, whole.")
+@click.option(
+    "--skip",
+    is_flag=True,
+    help="Give the bad batches up: they go to the dead letters, whole, if the loader has that table.",
+)
 @json_option
 def unblock(skip: bool, as_json: bool, **options: Any) -> None:
     """Let a blocked loader go on.
 
     A loader blocks when batches cannot be read after several attempts and its dlq_strategy says so; `buffer
     status` shows which, `buffer verify` shows why. Mend them, then run this and start the loader again: it tries
-    the same range once more. Or give them up with --skip.
+    the same range once more. Or give them up with --skip: they go to the dead letters, or, if the loader has no such
+    table, are left out. Their objects stay until the collector comes: copy them first if you may want them again.
 
     \b
     Examples:
@@ -117,5 +122,7 @@ def unblock(skip: bool, as_json: bool, **options: Any) -> None:
         click.echo("nothing is blocked")
     else:
         bad = plural(len(released.batches), "batches")
-        after = f"{bad} go to the dead letters" if skip else f"{bad} will be tried again"
+        after = (
+            f"{bad} go to the dead letters, if there are any, else nowhere" if skip else f"{bad} will be tried again"
+        )
         click.echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
