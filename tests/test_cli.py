@@ -184,6 +184,27 @@ def test_should_pass_nested_store_options_on(buffer: InProcess) -> None:
     assert "hush" not in ran.err
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("store", ["memory://x", "memory://", "MEMORY://x"])
+def test_should_refuse_a_store_that_ends_with_the_command(buffer: InProcess, command: str, store: str) -> None:
+    ran = buffer(*command.split(), "--store", store)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith(f"error: store={store!r} is not allowed")
+    assert "lives in one process" in ran.err
+    assert "./queue" in ran.err
+
+
+def test_should_refuse_a_memory_store_wherever_it_is_named(
+    buffer: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text('[producer]\nstore = "memory://x"\n')
+    assert buffer("produce", "--config", tmp_path / "c.toml", "/dev/null").code == 2
+    assert buffer("produce", "--set", "store=memory://x", "/dev/null").code == 2
+    monkeypatch.setenv("BUFFER_STORE", "memory://x")
+    assert buffer("status").code == 2
+
+
 # status
 
 
