@@ -148,6 +148,10 @@ def test_should_reach_every_plain_setting_by_set() -> None:
         (["status", "--store", "memory://x"], "lives in one process"),
         (["unblock", "--store", "memory://x"], "lives in one process"),
         (["status"], "[loader] table has a store"),
+        (["load", "--store", "q", "--table", "t", "--fenced-wait-s", "nan"], "--fenced-wait-s"),
+        (["load", "--store", "q", "--table", "t", "--trigger-interval-s", "1e300"], "trigger_interval_s=1e+300"),
+        (["demo", "--seconds", "nan"], "--seconds"),
+        (["demo", "--seconds", "-1"], "--seconds"),
     ],
 )
 def test_should_end_with_2_and_name_what_is_wrong_with_the_call(

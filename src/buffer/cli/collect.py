@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from buffer.cli.options import queue_options, settings
-from buffer.cli.shell import DONE, FAILED, describe, json_option, print_json
+from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option, print_json
 from buffer.clock import Clock, SystemClock
 from buffer.config import GcConfig
 from buffer.errors import BufferQueueError, ManifestLost, ObjectNotFound
@@ -26,8 +26,8 @@ POLL_S = 0.5
 @click.command()
 @queue_options
 @click.option("--dry-run", is_flag=True, help="Only list what a first look finds; delete nothing.")
-@click.option("--wait-s", type=float, default=30.0, show_default=True, help="How long to wait for the second look.")
-@click.option("--every", "every_s", type=float, metavar="SECONDS", help="Go on for ever, with a look this often.")
+@click.option("--wait-s", type=Seconds(), default=30.0, show_default=True, help="How long to wait for the second look.")
+@click.option("--every", "every_s", type=INTERVAL, metavar="SECONDS", help="Go on for ever, with a look this often.")
 @click.option("--gc-grace-s", type=float, help="Delete nothing younger. At least 600, the default.")
 @json_option
 def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **options: Any) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import traceback
@@ -27,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
 
 DONE, FAILED, USAGE, FENCED, BLOCKED, GAP = range(6)
@@ -180,6 +182,24 @@ def session_options(command: F) -> F:
         command = click.option(*names, is_flag=True, expose_value=False, callback=remember, help=text)(command)
     return command
 
+
+class Seconds(click.FloatRange):
+    """A time to wait. `nan` passes every comparison of a range, and would make a loop that never waits or ends."""
+
+    name = "seconds"
+
+    def __init__(self, low: float = 0.0) -> None:
+        super().__init__(min=low, max=YEAR_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
+
+
+INTERVAL = Seconds(0.001)
+"""Between two looks: a loop must not spin."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 

@@ -13,7 +13,7 @@ import click
 
 from buffer.cli.look import fetch_handle, open_queue
 from buffer.cli.options import queue_options
-from buffer.cli.shell import is_terminal, json_option
+from buffer.cli.shell import INTERVAL, is_terminal, json_option
 from buffer.clock import SystemClock
 from buffer.errors import ManifestLost, ObjectNotFound
 from buffer.fetch import FetchHandle
@@ -31,7 +31,7 @@ Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 @click.option("-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many.")
 @click.option("--from", "first", type=click.IntRange(min=0), help="All from this sequence on, instead of the last few.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
-@click.option("--interval-s", type=float, default=0.5, show_default=True, help="How often to look, with -f.")
+@click.option("--interval-s", type=INTERVAL, default=0.5, show_default=True, help="How often to look, with -f.")
 @json_option
 def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json: bool, **options: Any) -> None:
     """Print the newest records that wait in a queue.
