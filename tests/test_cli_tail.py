@@ -17,6 +17,7 @@ import pytest
 from buffer.clock import make_ulid
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
+from buffer.manifest import Manifest
 from tests.cli_support import InProcess, Program, fill
 
 
@@ -128,6 +129,41 @@ def test_should_only_list_in_a_dry_run(buffer: InProcess, queue: Path) -> None:
     assert "1 of 4 batches would go" in said.err
     assert said.out == f"ingest/{orphan.name}\n"
     assert orphan.exists()
+
+
+def test_should_tell_why_batches_stay_in_a_dry_run(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").mkdir()
+    gone, named, newer = (put_orphan(tmp_path, age * HOUR_MS) for age in (48, 3, 2))
+    put_orphan(tmp_path, 0)
+    (tmp_path / "ingest/manifest").write_bytes(Manifest.empty().append(f"ingest/{named.name}").to_bytes())
+    found = buffer("gc", "--store", tmp_path, "--dry-run", "--json").json()
+    assert found["waiting"] == [f"ingest/{gone.name}"]
+    assert found["kept"] == {
+        "in_queue": 1,
+        "too_young": 1,
+        "not_older_than_queue": 1,
+        "queue_undated": 0,
+        "later_cycle": 0,
+        "second_look": 1,
+    }
+    assert sum(found["kept"].values()) == found["listed"] == 4
+    said = buffer("gc", "--store", tmp_path, "--dry-run").err
+    assert "1 of 4 batches would go after a second look" in said
+    assert "1 stays: in the queue" in said
+    assert "1 stays: younger than the grace period, 600 s" in said
+    assert "1 stays: in no entry, but not older than the oldest batch in the queue" in said
+    assert len(said.splitlines()) == 4
+    assert newer.exists()
+
+
+def test_should_tell_that_a_name_without_a_time_keeps_everything(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").mkdir()
+    put_orphan(tmp_path, 48 * HOUR_MS)
+    (tmp_path / "ingest/manifest").write_bytes(Manifest.empty().append("ingest/by-hand.batch").to_bytes())
+    assert buffer("gc", "--store", tmp_path, "--dry-run", "--json").json()["kept"]["queue_undated"] == 1
+    assert "1 stays: in no entry, but the queue has a batch whose name tells no time" in (
+        buffer("gc", "--store", tmp_path, "--dry-run").err
+    )
 
 
 def test_should_delete_what_is_a_day_old_in_two_looks_at_once(buffer: InProcess, queue: Path) -> None:
