@@ -284,6 +284,33 @@ def test_should_end_with_5_when_the_manifest_is_lost(buffer: InProcess, queue: P
     assert "restore the manifest" in ran.err
 
 
+@pytest.mark.parametrize("command", ["status", "tail", "tail -f", "verify", "gc", "manifest dump"])
+def test_should_not_take_a_file_for_a_queue_to_come(buffer: InProcess, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ran = buffer(*command.split(), "--store", tmp_path / "file")
+    assert ran.code == 1
+    assert f"{str(tmp_path / 'file')!r} is not a folder" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "tail", "tail -f", "verify", "gc", "manifest dump", "produce"])
+def test_should_say_so_when_the_manifest_is_a_folder(buffer: InProcess, tmp_path: Path, command: str) -> None:
+    (tmp_path / "q/ingest/manifest").mkdir(parents=True)
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    ran = buffer(*command.split(), "--store", tmp_path / "q", *([tmp_path / "a.txt"] if command == "produce" else []))
+    assert ran.code == 2
+    assert "'ingest/manifest'" in ran.err
+    assert "folder" in ran.err
+    assert "there is no queue yet" not in ran.err
+
+
+def test_should_say_so_when_a_file_is_in_the_way_of_the_manifest(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").write_text("in the way")
+    ran = buffer("status", "--store", tmp_path)
+    assert ran.code == 2
+    assert "a file has the name of one of its folders" in ran.err
+
+
 def test_should_survive_any_time_that_a_writer_put_into_the_queue(buffer: InProcess) -> None:
     ran = buffer("status", "--store", GOLDEN, "--manifest", "manifest/direct_extremes")
     assert ran.code == 0
