@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,24 @@ def test_should_be_silent_when_the_reader_of_a_pipe_goes_away(tmp_path: Path) ->
         tail.stdout.close()
         assert tail.wait() == 141
         assert tail.stderr.read() == b""
+
+
+def test_should_say_so_when_nothing_can_be_printed(queue: Path) -> None:
+    for command in (("status",), ("tail",), ("gc", "--dry-run")):
+        with Program(*command, "--store", queue, preexec_fn=lambda: os.close(1)) as closed:
+            ran = closed.finish()
+        assert ran.code == 2
+        assert ran.err.startswith("error: stdout is closed")
+        assert ran.err.count("\n") == 1
+
+
+def test_should_not_print_warnings_as_results_when_stderr_is_closed(tmp_path: Path) -> None:
+    fill(tmp_path, [b"one"])
+    (location,) = (entry.location for entry in Manifest.from_bytes((tmp_path / "ingest/manifest").read_bytes()))
+    (tmp_path / location).write_bytes(b"not a batch at all")
+    with Program("tail", "--store", tmp_path, preexec_fn=lambda: os.close(2)) as closed:
+        ran = closed.finish()
+    assert (ran.code, ran.out) == (1, "")
 
 
 def test_should_print_a_completion_script_for_each_shell(buffer: InProcess) -> None:

@@ -17,7 +17,9 @@ import pytest
 from buffer.clock import make_ulid
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
+from buffer.fetch import FetchHandle
 from buffer.manifest import Manifest
+from buffer.model import BatchDescriptor, ConsumedBatch
 from tests.cli_support import InProcess, Program, fill
 
 
@@ -73,10 +75,46 @@ def test_should_go_on_when_a_batch_is_gone(buffer: InProcess, queue: Path) -> No
     ran = buffer("tail", "--store", queue, "--from", 0)
     assert ran.out.startswith("one\ntwo\nfour\n")
     assert "batch 1 is gone" in ran.err
+    assert ran.code == 1
+
+
+def test_should_go_on_when_a_batch_is_corrupt(buffer: InProcess, queue: Path) -> None:
+    location = buffer("manifest", "dump", "--store", queue).json()["entries"][1]["location"]
+    (queue / location).write_bytes(b"not a batch at all")
+    ran = buffer("tail", "--store", queue, "--from", 0)
+    assert ran.out.startswith("one\ntwo\nfour\n")
+    assert f"warning: batch 1 is corrupt: '{location}'" in ran.err
+    assert ran.code == 1
+    newest = buffer("tail", "--store", queue, "-n", 4)
+    assert newest.out.startswith("two\nfour\n")
+    assert newest.code == 1
+    assert buffer("tail", "--store", queue, "-n", 3).code == 0, "the bad one was not asked for"
+
+
+def test_should_not_fail_for_a_batch_that_was_acked_meanwhile(
+    buffer: InProcess, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = FetchHandle.fetch
+
+    def ack_first(handle: FetchHandle, descriptor: BatchDescriptor) -> ConsumedBatch:
+        if descriptor.sequence == 0:
+            with Consumer.new(ConsumerConfig(store=str(queue), gc_enabled=False)) as consumer:
+                consumer.next_descriptors(1)
+                consumer.ack_through(0)
+            (queue / descriptor.location).unlink()
+        return fetch(handle, descriptor)
+
+    monkeypatch.setattr(FetchHandle, "fetch", ack_first)
+    ran = buffer("tail", "--store", queue, "--from", 0)
+    assert "batch 0 is gone" in ran.err
+    assert ran.code == 0
 
 
 def test_should_follow_what_comes_and_say_what_it_missed(tmp_path: Path) -> None:
     with Program("tail", "--store", tmp_path, "-f", "--interval-s", 0.05) as tail:
+        waits = f"there is no queue yet: {tmp_path.as_uri()} has no manifest 'ingest/manifest'; waiting for it\n"
+        assert tail.stderr.readline() == waits.encode()
+        time.sleep(0.3)  # several looks more, which say nothing
         fill(tmp_path, [b"one"])
         assert tail.stdout.readline() == b"one\n"
         tail.signal(signal.SIGSTOP)  # meanwhile a loader takes away what this reader has not seen

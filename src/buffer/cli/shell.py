@@ -73,6 +73,9 @@ def run(
     variable = completion_variable(prog_name)
     if instruction := os.environ.get(variable):
         return shell_complete(command, {"obj": session}, prog_name, variable, instruction)
+    if sys.stdout is None:  # and the next file to be opened would stand in its place
+        click.echo("error: stdout is closed, so nothing could be printed: redirect it, to /dev/null at least", err=True)
+        return USAGE
     with _logging_to_stderr(session):
         try:
             # Not `command.main`: it has codes of its own for a broken pipe and for Ctrl-C.
@@ -144,7 +147,8 @@ class _StderrHandler(logging.Handler):
     """`warning: …`. Looks `sys.stderr` up each time: a progress bar may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+        if sys.stderr is not None:  # closed; click would print to stdout
+            click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager
