@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,18 @@ def test_should_point_to_debug_for_errors_that_are_not_ours() -> None:
         (["verify", "--store", "q", "--jobs", "0"], "--jobs"),
         (["produce", "--store", "q", "nowhere.txt"], "nowhere.txt"),
         (["produce", "--store", "q", "--flush-interval-ms", "0", "/dev/null"], "flush_interval_ms=0"),
+        (["produce", "--store", "q", "--flush-interval-ms", "9" * 20, "/dev/null"], "at most 86,400,000"),
+        (["gc", "--store", "q", "--every", "0"], "--every"),
+        (["gc", "--store", "q", "--every", "-1"], "--every"),
+        (["gc", "--store", "q", "--every", "nan"], "--every"),
+        (["gc", "--store", "q", "--every", "1e300"], "--every"),
+        (["gc", "--store", "q", "--wait-s", "nan"], "--wait-s"),
+        (["gc", "--store", "q", "--wait-s", "-1"], "--wait-s"),
+        (["gc", "--store", "q", "--gc-grace-s", "1e308"], "gc_grace_s=1e+308"),
+        (["tail", "--store", "q", "-f", "--interval-s", "-1"], "--interval-s"),
+        (["tail", "--store", "q", "-f", "--interval-s", "0"], "--interval-s"),
+        (["tail", "--store", "q", "-f", "--interval-s", "nan"], "--interval-s"),
+        (["tail", "--store", "q", "-f", "--interval-s", "inf"], "--interval-s"),
         (["gc", "--store", "q", "--gc-grace-s", "10"], "600"),
         (["nothing"], "nothing"),
     ],
@@ -136,6 +149,24 @@ def test_should_be_silent_when_the_reader_of_a_pipe_goes_away(tmp_path: Path) ->
         tail.stdout.close()
         assert tail.wait() == 141
         assert tail.stderr.read() == b""
+
+
+def test_should_say_so_when_nothing_can_be_printed(queue: Path) -> None:
+    for command in (("status",), ("tail",), ("gc", "--dry-run")):
+        with Program(*command, "--store", queue, preexec_fn=lambda: os.close(1)) as closed:
+            ran = closed.finish()
+        assert ran.code == 2
+        assert ran.err.startswith("error: stdout is closed")
+        assert ran.err.count("\n") == 1
+
+
+def test_should_not_print_warnings_as_results_when_stderr_is_closed(tmp_path: Path) -> None:
+    fill(tmp_path, [b"one"])
+    (location,) = (entry.location for entry in Manifest.from_bytes((tmp_path / "ingest/manifest").read_bytes()))
+    (tmp_path / location).write_bytes(b"not a batch at all")
+    with Program("tail", "--store", tmp_path, preexec_fn=lambda: os.close(2)) as closed:
+        ran = closed.finish()
+    assert (ran.code, ran.out) == (1, "")
 
 
 def test_should_print_a_completion_script_for_each_shell(buffer: InProcess) -> None:
@@ -182,6 +213,27 @@ def test_should_pass_nested_store_options_on(buffer: InProcess) -> None:
     assert ran.code == 1  # nobody listens there; but every option was understood
     assert "127.0.0.1:9" in ran.err or "s3://bucket/x" in ran.err
     assert "hush" not in ran.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("store", ["memory://x", "memory://", "MEMORY://x"])
+def test_should_refuse_a_store_that_ends_with_the_command(buffer: InProcess, command: str, store: str) -> None:
+    ran = buffer(*command.split(), "--store", store)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith(f"error: store={store!r} is not allowed")
+    assert "lives in one process" in ran.err
+    assert "./queue" in ran.err
+
+
+def test_should_refuse_a_memory_store_wherever_it_is_named(
+    buffer: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c.toml").write_text('[producer]\nstore = "memory://x"\n')
+    assert buffer("produce", "--config", tmp_path / "c.toml", "/dev/null").code == 2
+    assert buffer("produce", "--set", "store=memory://x", "/dev/null").code == 2
+    monkeypatch.setenv("BUFFER_STORE", "memory://x")
+    assert buffer("status").code == 2
 
 
 # status
@@ -249,6 +301,33 @@ def test_should_end_with_5_when_the_manifest_is_lost(buffer: InProcess, queue: P
     ran = buffer("status", "--store", queue)
     assert ran.code == 5
     assert "restore the manifest" in ran.err
+
+
+@pytest.mark.parametrize("command", ["status", "tail", "tail -f", "verify", "gc", "manifest dump"])
+def test_should_not_take_a_file_for_a_queue_to_come(buffer: InProcess, tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    ran = buffer(*command.split(), "--store", tmp_path / "file")
+    assert ran.code == 1
+    assert f"{str(tmp_path / 'file')!r} is not a folder" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["status", "tail", "tail -f", "verify", "gc", "manifest dump", "produce"])
+def test_should_say_so_when_the_manifest_is_a_folder(buffer: InProcess, tmp_path: Path, command: str) -> None:
+    (tmp_path / "q/ingest/manifest").mkdir(parents=True)
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    ran = buffer(*command.split(), "--store", tmp_path / "q", *([tmp_path / "a.txt"] if command == "produce" else []))
+    assert ran.code == 2
+    assert "'ingest/manifest'" in ran.err
+    assert "folder" in ran.err
+    assert "there is no queue yet" not in ran.err
+
+
+def test_should_say_so_when_a_file_is_in_the_way_of_the_manifest(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").write_text("in the way")
+    ran = buffer("status", "--store", tmp_path)
+    assert ran.code == 2
+    assert "a file has the name of one of its folders" in ran.err
 
 
 def test_should_survive_any_time_that_a_writer_put_into_the_queue(buffer: InProcess) -> None:

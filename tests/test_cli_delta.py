@@ -144,6 +144,14 @@ def test_should_reach_every_plain_setting_by_set() -> None:
         (["load", "--store", "q", "--table", "t", "--route", "a"], "KEY=VALUE"),
         (["load", "--store", "q", "--table", "t", "--set", "tabel=1"], "did you mean 'table'"),
         (["load", "--store", "q", "--table", "t", "--spark-conf", "a"], "KEY=VALUE"),
+        (["load", "--store", "memory://x", "--table", "t"], "lives in one process"),
+        (["status", "--store", "memory://x"], "lives in one process"),
+        (["unblock", "--store", "memory://x"], "lives in one process"),
+        (["status"], "[loader] table has a store"),
+        (["load", "--store", "q", "--table", "t", "--fenced-wait-s", "nan"], "--fenced-wait-s"),
+        (["load", "--store", "q", "--table", "t", "--trigger-interval-s", "1e300"], "trigger_interval_s=1e+300"),
+        (["demo", "--seconds", "nan"], "--seconds"),
+        (["demo", "--seconds", "-1"], "--seconds"),
     ],
 )
 def test_should_end_with_2_and_name_what_is_wrong_with_the_call(
@@ -193,6 +201,32 @@ def test_should_give_the_bad_batches_up_when_told_to_skip(buffer_delta: InProces
     assert ledger is not None
     assert ledger.plan is not None
     assert ledger.plan.quarantined == {1: "truncated"}
+
+
+def test_should_not_call_a_queue_unblocked_that_is_not_there(buffer_delta: InProcess, tmp_path: Path) -> None:
+    ran = buffer_delta("unblock", "--store", tmp_path / "nope")
+    assert ran.code == 1
+    assert ran.out == ""
+    assert ran.err.startswith("error: there is no queue yet")
+    block(tmp_path)
+    (tmp_path / "ingest/manifest").unlink()
+    before = (tmp_path / "ingest/manifest.ledger").read_bytes()
+    assert buffer_delta("unblock", "--store", tmp_path).code == 5
+    assert (tmp_path / "ingest/manifest.ledger").read_bytes() == before
+
+
+def test_should_look_at_the_queue_of_the_loader_when_the_file_has_several(
+    buffer_delta: InProcess, tmp_path: Path
+) -> None:
+    loaded, consumed = tmp_path / "loaded", tmp_path / "consumed"
+    fill(loaded, [b"one"], [b"two"], [b"three"])
+    block(consumed)
+    (tmp_path / "c.toml").write_text(f'[consumer]\nstore = "{consumed}"\n[loader]\nstore = "{loaded}"\ntable = "t"\n')
+    assert buffer_delta("status", "--config", tmp_path / "c.toml", "--json").json()["store"] == loaded.as_uri()
+    assert buffer_delta("unblock", "--config", tmp_path / "c.toml").out == "nothing is blocked\n"
+    ledger = read_ledger(open_store(str(consumed)), "ingest/manifest")
+    assert ledger is not None
+    assert ledger.blocked is not None
 
 
 def test_should_show_the_queue_alone_when_no_loader_was_there(buffer_delta: InProcess, tmp_path: Path) -> None:

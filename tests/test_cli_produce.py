@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from buffer.cli.records import read_length_prefixed, read_lines
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
-from buffer.errors import InvalidInput
+from buffer.errors import InvalidInput, StoreUnusable
 from buffer.fetch import FetchHandle
+from buffer.ledger import Ledger
 from buffer.status import read_manifest
+from buffer.store.local import LocalStore
 from buffer.store.open import open_store
 from tests.cli_support import InProcess, Program, program, small_disk
 
@@ -55,7 +58,9 @@ def test_should_make_each_line_a_record(buffer: InProcess, tmp_path: Path) -> No
 
 def test_should_leave_empty_lines_out_when_asked(buffer: InProcess, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\none\n\n\n")
-    assert buffer("produce", "--store", tmp_path / "q", "--skip-empty", tmp_path / "a.txt").code == 0
+    ran = buffer("produce", "--store", tmp_path / "q", "--skip-empty", tmp_path / "a.txt")
+    assert ran.code == 0
+    assert "3 empty" in ran.out
     assert records_in(tmp_path / "q") == [b"one"]
 
 
@@ -125,6 +130,13 @@ def test_should_write_what_the_options_say(buffer: InProcess, tmp_path: Path) ->
     assert (tmp_path / "q" / entry.location).stat().st_size < 1000
 
 
+def test_should_keep_the_bytes_of_metadata_that_are_no_text(tmp_path: Path) -> None:
+    ran = program("produce", "--store", tmp_path, "--metadata", os.fsdecode(b"a\xff"), stdin=b"one\n")
+    assert (ran.code, ran.err) == (0, "")
+    (entry,) = read_manifest(open_store(str(tmp_path)), "ingest/manifest")
+    assert entry.metadata[0].payload == b"a\xff"
+
+
 def test_should_have_stable_keys_in_the_json_summary(buffer: InProcess, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"one\ntwo\n")
     summary = buffer("produce", "--store", tmp_path / "q", "--json", tmp_path / "a.txt").json()
@@ -133,6 +145,7 @@ def test_should_have_stable_keys_in_the_json_summary(buffer: InProcess, tmp_path
         "entries": 2,
         "batches": 1,
         "bytes": 6,
+        "skipped_empty": 0,
         "first_sequence": 0,
         "last_sequence": 0,
         "failed_entries": 0,
@@ -150,6 +163,15 @@ def test_should_keep_the_order_over_many_batches(buffer: InProcess, tmp_path: Pa
 
 
 # Streams and signals
+
+
+def test_should_say_so_when_there_is_no_input_at_all(tmp_path: Path) -> None:
+    with Program("produce", "--store", tmp_path / "q", preexec_fn=lambda: os.close(0)) as produce:
+        ran = produce.finish()
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err.startswith("error: stdin is closed")
+    assert ran.err.count("\n") == 1
 
 
 def test_should_not_wait_for_the_end_of_a_slow_stream(tmp_path: Path) -> None:
@@ -189,6 +211,41 @@ def test_should_fail_when_nothing_can_be_made_durable(tmp_path: Path) -> None:
     assert "2 entries; the first, counted from 0, is number 0" in ran.out
     assert "is not a folder" in ran.err
     assert "Traceback" not in ran.err
+
+
+def test_should_end_with_5_when_the_manifest_is_lost(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    ledger = Ledger(queue_id="01Q", app_id="buffer/01Q", tables=("events",), born=True, epoch=1, next_sequence=3)
+    open_store(str(tmp_path)).put("ingest/manifest.ledger", ledger.to_bytes())
+    ran = buffer("produce", "--store", tmp_path, tmp_path / "a.txt")
+    assert ran.code == buffer("status", "--store", tmp_path).code == 5
+    assert "0 entries in 0 batches" in ran.out
+    assert ran.err.startswith("error: the manifest 'ingest/manifest' is missing")
+    assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flush_size_bytes", [1, 2, 3, 5, 8])
+def test_should_count_left_out_records_in_the_place_to_go_on(
+    buffer: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush_size_bytes: int
+) -> None:
+    lines = [b"", b"", b"a", b"", b"b", b"", b"", b"", b"c", b"d", b"", b"e", b""]
+    (tmp_path / "a.txt").write_bytes(b"".join(line + b"\n" for line in lines))
+    put, uploads = LocalStore.put, count(1)
+
+    def put_twice(store: LocalStore, location: str, data: bytes) -> None:
+        if next(uploads) > 2:
+            raise StoreUnusable("the disk is full", location=location, retryable=False)
+        put(store, location, data)
+
+    monkeypatch.setattr(LocalStore, "put", put_twice)
+    ran = buffer(
+        *("produce", "--store", tmp_path / "q", "--skip-empty", "--json", "--set", "upload_concurrency=1"),
+        *("--flush-size-bytes", flush_size_bytes, tmp_path / "a.txt"),
+    )
+    assert ran.code == 1
+    place = ran.json()["first_failed_entry"]
+    assert lines[place] != b""
+    assert records_in(tmp_path / "q") == [line for line in lines[:place] if line]
 
 
 def test_should_say_what_is_wrong_with_a_read_only_folder() -> None:

@@ -17,6 +17,9 @@ import pytest
 from buffer.clock import make_ulid
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
+from buffer.fetch import FetchHandle
+from buffer.manifest import Manifest
+from buffer.model import BatchDescriptor, ConsumedBatch
 from tests.cli_support import InProcess, Program, fill
 
 
@@ -72,10 +75,46 @@ def test_should_go_on_when_a_batch_is_gone(buffer: InProcess, queue: Path) -> No
     ran = buffer("tail", "--store", queue, "--from", 0)
     assert ran.out.startswith("one\ntwo\nfour\n")
     assert "batch 1 is gone" in ran.err
+    assert ran.code == 1
+
+
+def test_should_go_on_when_a_batch_is_corrupt(buffer: InProcess, queue: Path) -> None:
+    location = buffer("manifest", "dump", "--store", queue).json()["entries"][1]["location"]
+    (queue / location).write_bytes(b"not a batch at all")
+    ran = buffer("tail", "--store", queue, "--from", 0)
+    assert ran.out.startswith("one\ntwo\nfour\n")
+    assert f"warning: batch 1 is corrupt: '{location}'" in ran.err
+    assert ran.code == 1
+    newest = buffer("tail", "--store", queue, "-n", 4)
+    assert newest.out.startswith("two\nfour\n")
+    assert newest.code == 1
+    assert buffer("tail", "--store", queue, "-n", 3).code == 0, "the bad one was not asked for"
+
+
+def test_should_not_fail_for_a_batch_that_was_acked_meanwhile(
+    buffer: InProcess, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch = FetchHandle.fetch
+
+    def ack_first(handle: FetchHandle, descriptor: BatchDescriptor) -> ConsumedBatch:
+        if descriptor.sequence == 0:
+            with Consumer.new(ConsumerConfig(store=str(queue), gc_enabled=False)) as consumer:
+                consumer.next_descriptors(1)
+                consumer.ack_through(0)
+            (queue / descriptor.location).unlink()
+        return fetch(handle, descriptor)
+
+    monkeypatch.setattr(FetchHandle, "fetch", ack_first)
+    ran = buffer("tail", "--store", queue, "--from", 0)
+    assert "batch 0 is gone" in ran.err
+    assert ran.code == 0
 
 
 def test_should_follow_what_comes_and_say_what_it_missed(tmp_path: Path) -> None:
     with Program("tail", "--store", tmp_path, "-f", "--interval-s", 0.05) as tail:
+        waits = f"there is no queue yet: {tmp_path.as_uri()} has no manifest 'ingest/manifest'; waiting for it\n"
+        assert tail.stderr.readline() == waits.encode()
+        time.sleep(0.3)  # several looks more, which say nothing
         fill(tmp_path, [b"one"])
         assert tail.stdout.readline() == b"one\n"
         tail.signal(signal.SIGSTOP)  # meanwhile a loader takes away what this reader has not seen
@@ -128,6 +167,41 @@ def test_should_only_list_in_a_dry_run(buffer: InProcess, queue: Path) -> None:
     assert "1 of 4 batches would go" in said.err
     assert said.out == f"ingest/{orphan.name}\n"
     assert orphan.exists()
+
+
+def test_should_tell_why_batches_stay_in_a_dry_run(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").mkdir()
+    gone, named, newer = (put_orphan(tmp_path, age * HOUR_MS) for age in (48, 3, 2))
+    put_orphan(tmp_path, 0)
+    (tmp_path / "ingest/manifest").write_bytes(Manifest.empty().append(f"ingest/{named.name}").to_bytes())
+    found = buffer("gc", "--store", tmp_path, "--dry-run", "--json").json()
+    assert found["waiting"] == [f"ingest/{gone.name}"]
+    assert found["kept"] == {
+        "in_queue": 1,
+        "too_young": 1,
+        "not_older_than_queue": 1,
+        "queue_undated": 0,
+        "later_cycle": 0,
+        "second_look": 1,
+    }
+    assert sum(found["kept"].values()) == found["listed"] == 4
+    said = buffer("gc", "--store", tmp_path, "--dry-run").err
+    assert "1 of 4 batches would go after a second look" in said
+    assert "1 stays: in the queue" in said
+    assert "1 stays: younger than the grace period, 600 s" in said
+    assert "1 stays: in no entry, but not older than the oldest batch in the queue" in said
+    assert len(said.splitlines()) == 4
+    assert newer.exists()
+
+
+def test_should_tell_that_a_name_without_a_time_keeps_everything(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "ingest").mkdir()
+    put_orphan(tmp_path, 48 * HOUR_MS)
+    (tmp_path / "ingest/manifest").write_bytes(Manifest.empty().append("ingest/by-hand.batch").to_bytes())
+    assert buffer("gc", "--store", tmp_path, "--dry-run", "--json").json()["kept"]["queue_undated"] == 1
+    assert "1 stays: in no entry, but the queue has a batch whose name tells no time" in (
+        buffer("gc", "--store", tmp_path, "--dry-run").err
+    )
 
 
 def test_should_delete_what_is_a_day_old_in_two_looks_at_once(buffer: InProcess, queue: Path) -> None:

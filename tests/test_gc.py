@@ -291,6 +291,7 @@ def test_should_delete_only_what_every_rule_allows(
         u for u in ulids if now_ms - ulid_time_ms(u) > GRACE_MS and all(ulid_time_ms(u) < t for t in referenced)
     }
     assert set(decision.delete + decision.wait) == eligible, "nothing is kept without a rule either"
+    assert sum(decision.kept.values()) == len(ulids) - len(eligible), "and each that is kept is told with its rule"
 
 
 def test_should_leave_the_manifest_alone(store: Store) -> None:

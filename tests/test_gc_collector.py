@@ -230,6 +230,7 @@ def test_should_bound_a_cycle_and_take_the_oldest_first(memory: Store, monkeypat
     referenced = [put_batch(memory, HOUR_MS - age, age) for age in range(4)]
     enqueue(memory, *referenced)
     subject = collector(memory)
+    assert subject.collect_once(dry_run=True).kept == {gc_module.Kept.LATER: 5}
     gone = []
     for _ in range(4):
         gone += subject.collect_once().deleted

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,11 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 DEFAULT_MANIFEST_PATH = "ingest/manifest"
+
+YEAR_S = 365 * 24 * 3600
+"""No time to wait is longer: far beyond it the machine's timers overflow, and the thread that waits would die."""
+
+FLUSH_INTERVAL_MAX_MS = 24 * 3600 * 1000
 
 GC_GRACE_MIN_S = 600
 """Below this a slow producer's upload could be collected before its append lands."""
@@ -109,10 +113,11 @@ class Config:
                 f"a whole number of at least {low:,}" + (f" and at most {high:,}" if high is not None else ""),
             )
 
-    def _check_number(self, key: str, low: float) -> None:
+    def _check_number(self, key: str, low: float, high: float = YEAR_S) -> None:
         value = getattr(self, key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < low:
-            raise reject(key, value, f"a number of at least {low:g}")
+        # Not `value < low`: a NaN is neither below nor above.
+        if not isinstance(value, int | float) or isinstance(value, bool) or not low <= value <= high:
+            raise reject(key, value, f"a number of at least {low:g} and at most {high:,}")
 
     def _check_bool(self, key: str) -> None:
         if not isinstance(getattr(self, key), bool):
@@ -197,7 +202,7 @@ class ProducerConfig(QueueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_int("flush_interval_ms", 1)
+        self._check_int("flush_interval_ms", 1, FLUSH_INTERVAL_MAX_MS)
         self._check_int("flush_size_bytes", 1)
         self._check_int("max_buffered_inputs", 1)
         self._check_int("max_buffered_bytes", 1)

@@ -36,8 +36,9 @@ import heapq
 import logging
 import re
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
@@ -74,6 +75,19 @@ class Refusal(Enum):
     MISSING = "missing"
     WENT_BACK = "went back"
     FENCED = "fenced"
+
+
+class Kept(Enum):
+    """Why a batch stays, whatever the looks before have found. Of several reasons the first one here counts."""
+
+    IN_QUEUE = "in_queue"
+    TOO_YOUNG = "too_young"
+    NOT_OLDER = "not_older_than_queue"
+    """No entry names it, but it is not older than the oldest one that is named."""
+    QUEUE_UNDATED = "queue_undated"
+    """The same, because an entry names a batch whose age nobody can tell."""
+    LATER = "later_cycle"
+    """There are more than one cycle looks at."""
 
 
 def batch_ulid(location: str) -> str | None:
@@ -116,6 +130,8 @@ class Decision:
     wait: tuple[str, ...] = ()
     """Deletable, but the manifest has not changed since, or nobody looked before."""
     refusal: Refusal | None = None
+    kept: Mapping[Kept, int] = field(default_factory=dict)
+    """How many of the others stay, and why."""
 
     def look(self, version: Version, kept: Iterable[str] = ()) -> Look:
         """What the next cycle needs to know, when all of `delete` is gone but `kept`."""
@@ -143,26 +159,35 @@ def deletable(
         return Decision(refusal=Refusal.WENT_BACK)
     referenced: set[str] = set()
     oldest_ms = now_ms
+    not_older = Kept.NOT_OLDER
     for entry in manifest:
         ulid = batch_ulid(entry.location)
         if ulid is None:  # no telling how old it is, so nothing is surely older
-            oldest_ms = 0
+            oldest_ms, not_older = 0, Kept.QUEUE_UNDATED
         else:
             referenced.add(ulid)
             oldest_ms = min(oldest_ms, ulid_time_ms(ulid))
     delete: list[str] = []
     wait: list[str] = []
+    kept: Counter[Kept] = Counter()
     for ulid in sorted(ulids):
         made_ms = ulid_time_ms(ulid)
-        # The first rule follows from the second, but what matters most does not hang on clocks.
-        if ulid in referenced or made_ms >= oldest_ms or now_ms - made_ms <= grace_ms:
+        # The first rule follows from the last, but what matters most does not hang on clocks.
+        if ulid in referenced:
+            kept[Kept.IN_QUEUE] += 1
+            continue
+        if now_ms - made_ms <= grace_ms:
+            kept[Kept.TOO_YOUNG] += 1
+            continue
+        if made_ms >= oldest_ms:
+            kept[not_older] += 1
             continue
         quiet = now_ms - made_ms > max(grace_ms, QUIET_GRACE_MS)
         gone = previous is not None and (
             ulid in previous.proven or (ulid in previous.deletable and (quiet or version != previous.version))
         )
         (delete if gone else wait).append(ulid)
-    return Decision(tuple(delete), tuple(wait))
+    return Decision(tuple(delete), tuple(wait), kept=kept)
 
 
 # The collector
@@ -188,6 +213,8 @@ class GcReport:
     """Deletes that failed; the next cycle tries them again."""
     refusal: Refusal | None = None
     """Why nothing at all was considered for deletion; None in an ordinary cycle."""
+    kept: Mapping[Kept, int] = field(default_factory=dict)
+    """How many of the rest stay, and why."""
 
 
 class Collector:
@@ -239,7 +266,7 @@ class Collector:
             return report
 
     def _cycle(self, now_ms: int, dry_run: bool) -> GcReport:
-        ulids, listed = self._list(now_ms)
+        ulids, listed = self._list()
         known = max(self._known_next_sequence, self._ledger_next_sequence())
         manifest, version = self._read_manifest()
         decision = deletable(
@@ -265,23 +292,23 @@ class Collector:
             listed,
             deleted=self._locations(decision.delete),
             waiting=self._locations(decision.wait),
+            kept={**decision.kept, Kept.LATER: listed - len(ulids)},
         )
         return report if dry_run else self._act(report, decision, version)
 
-    def _list(self, now_ms: int) -> tuple[Sequence[str], int]:
-        """The oldest batches that are past the grace period, and how many batches there are in all."""
+    def _list(self) -> tuple[Sequence[str], int]:
+        """The oldest batches, and how many batches there are in all."""
         listed = 0
 
-        def aged() -> Iterator[str]:
+        def counted() -> Iterator[str]:
             nonlocal listed
             prefix = self.config.data_path_prefix
             for ulid in own_batches((item.location for item in self._store.list(prefix)), prefix):
                 listed += 1
-                if now_ms - ulid_time_ms(ulid) > self._grace_ms:
-                    yield ulid
+                yield ulid
 
-        # Whatever is deletable is older than all that is referenced: the bound never hides the one by the other.
-        return heapq.nsmallest(CANDIDATES_MAX, aged()), listed
+        # Whatever is deletable is older than all that stays: the bound never hides the one by the other.
+        return heapq.nsmallest(CANDIDATES_MAX, counted()), listed
 
     def _ledger_next_sequence(self) -> int:
         path = ledger_path(self.config.manifest_path)

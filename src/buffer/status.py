@@ -15,7 +15,7 @@ from html import escape
 from typing import Any, Literal, Protocol
 
 from buffer.clock import Clock, SystemClock
-from buffer.errors import CorruptLedger, CorruptManifest, ManifestLost, ObjectNotFound
+from buffer.errors import CorruptLedger, CorruptManifest, InvalidInput, ManifestLost, ObjectNotFound
 from buffer.gc import batch_ulid
 from buffer.human import human_bytes, human_seconds, human_time, plural
 from buffer.ledger import Blocked, Ledger, Plan, ledger_path
@@ -151,10 +151,20 @@ class QueueStatus:
 
 
 def read_manifest(store: CanGet, manifest_path: str) -> Manifest:
-    """The manifest as it is now. Raises ObjectNotFound, saying what to do, ManifestLost or CorruptManifest."""
+    """The manifest as it is now. Raises ObjectNotFound, saying what to do, ManifestLost or CorruptManifest.
+
+    InvalidInput if a folder or a file is in the way: no queue can come to be there.
+    """
     try:
         data = store.get(manifest_path).data
     except ObjectNotFound as error:
+        if isinstance(error.__cause__, IsADirectoryError | NotADirectoryError):
+            is_folder = isinstance(error.__cause__, IsADirectoryError)
+            raise InvalidInput(
+                f"cannot read the manifest {manifest_path!r} in {getattr(store, 'url', 'the store')}: "
+                f"{'it is a folder' if is_folder else 'a file has the name of one of its folders'}; correct the "
+                "store or the manifest's path, or move what is in the way"
+            ) from error
         ledger = read_ledger(store, manifest_path)
         if ledger is not None and ledger.was_claimed:
             raise ManifestLost(

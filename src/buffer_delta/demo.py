@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from buffer.cli.shell import DONE, FAILED, PIPED_WIDTH, is_terminal, json_option, session_options
+from buffer.cli.shell import DONE, FAILED, PIPED_WIDTH, Seconds, is_terminal, json_option, session_options
 from buffer.clock import SystemClock
 from buffer.errors import InvalidInput, ObjectNotFound, StoreUnusable
 from buffer.ledger import Plan
@@ -55,7 +55,7 @@ KILL_STEPS = {
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default="demo-data", show_default=True)
 @click.option("--producers", type=click.IntRange(1, 16), default=3, show_default=True, help="Producer processes.")
 @click.option("--events", type=click.IntRange(CALLS), default=100_000, show_default=True, help="Of each producer.")
-@click.option("--seconds", type=float, default=25.0, show_default=True, help="How long they write.")
+@click.option("--seconds", type=Seconds(), default=25.0, show_default=True, help="How long they write.")
 @click.option("--kill-at", type=click.Choice(list(KILL_STEPS)), default="appended", show_default=True)
 @json_option
 @session_options

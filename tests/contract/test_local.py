@@ -254,6 +254,10 @@ def test_should_say_so_when_the_root_is_a_file(tmp_path: Path) -> None:
             store.put("a", b"x")
         with pytest.raises(StoreUnusable, match="not a folder"):
             store.put_if_absent("a", b"x")
+        with pytest.raises(StoreUnusable, match="not a folder"):
+            store.get("a")
+        with pytest.raises(StoreUnusable, match="not a folder"):
+            store.get_if_changed("a", "1")
 
 
 def test_should_say_so_when_a_folder_has_the_name(store: LocalStore) -> None:

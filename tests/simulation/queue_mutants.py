@@ -233,9 +233,9 @@ def collector_needs_no_change() -> Iterator[None]:
 def collector_has_no_grace() -> Iterator[None]:
     real = gc.Collector._list
 
-    def listed(self: gc.Collector, now_ms: int) -> Any:
+    def listed(self: gc.Collector) -> Any:
         self._grace_ms = -(10**9)
-        return real(self, now_ms)
+        return real(self)
 
     with patch.object(gc.Collector, "_list", listed):
         yield

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from buffer.cli.options import queue_options, settings
-from buffer.cli.shell import DONE, FAILED, describe, json_option, print_json
+from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option, print_json
 from buffer.clock import Clock, SystemClock
 from buffer.config import GcConfig
 from buffer.errors import BufferQueueError, ManifestLost, ObjectNotFound
-from buffer.gc import Collector, GcReport, Refusal
+from buffer.gc import CANDIDATES_MAX, Collector, GcReport, Kept, Refusal
 from buffer.status import read_manifest
 from buffer.store.base import CanPoll, Store, Version
 from buffer.store.open import open_store
@@ -22,12 +22,20 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.5
 
+WHY_KEPT = {
+    Kept.IN_QUEUE: "in the queue, not acked yet",
+    Kept.TOO_YOUNG: "younger than the grace period, {grace_s:g} s: an append may be under way",
+    Kept.NOT_OLDER: "in no entry, but not older than the oldest batch in the queue: not before that is acked",
+    Kept.QUEUE_UNDATED: "in no entry, but the queue has a batch whose name tells no time: not before that is acked",
+    Kept.LATER: "not looked at: one look takes the {candidates:,} oldest",
+}
+
 
 @click.command()
 @queue_options
 @click.option("--dry-run", is_flag=True, help="Only list what a first look finds; delete nothing.")
-@click.option("--wait-s", type=float, default=30.0, show_default=True, help="How long to wait for the second look.")
-@click.option("--every", "every_s", type=float, metavar="SECONDS", help="Go on for ever, with a look this often.")
+@click.option("--wait-s", type=Seconds(), default=30.0, show_default=True, help="How long to wait for the second look.")
+@click.option("--every", "every_s", type=INTERVAL, metavar="SECONDS", help="Go on for ever, with a look this often.")
 @click.option("--gc-grace-s", type=float, help="Delete nothing younger. At least 600, the default.")
 @json_option
 def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **options: Any) -> int:
@@ -44,7 +52,7 @@ def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **opt
 
     \b
     Examples:
-      buffer gc --store ./queue --dry-run          what a first look finds
+      buffer gc --store ./queue --dry-run          what a first look finds, and why the rest stays
       buffer gc --store ./queue                    two looks, then end
       buffer gc --store s3://bucket/events --every 300
     """
@@ -53,12 +61,12 @@ def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **opt
     clock = SystemClock()
     collector = Collector(config, store=store, clock=clock)
     if every_s is not None and not dry_run:
-        return _for_ever(collector, clock, every_s, as_json)
+        return _for_ever(collector, config, clock, every_s, as_json)
     if dry_run:
         report = _checked(collector.collect_once(dry_run=True), config, store)
     else:
         report = _two_looks(collector, config, store, clock, wait_s)
-    _print_report(report, as_json)
+    _print_report(report, config, as_json)
     return FAILED if report.failed else DONE
 
 
@@ -109,14 +117,13 @@ class Total:
 
     def report(self) -> GcReport:
         assert self.last is not None, "at least one look was added"
-        last = self.last
-        return GcReport(last.now_ms, last.dry_run, last.listed, self.deleted, last.waiting, last.failed, last.refusal)
+        return replace(self.last, deleted=self.deleted)
 
 
-def _for_ever(collector: Collector, clock: Clock, every_s: float, as_json: bool) -> int:
+def _for_ever(collector: Collector, config: GcConfig, clock: Clock, every_s: float, as_json: bool) -> int:
     while True:
         try:
-            _print_report(collector.collect_once(), as_json)
+            _print_report(collector.collect_once(), config, as_json)
         except BufferQueueError as error:  # a store that is away comes back; nothing was deleted meanwhile
             log.warning("could not look, trying again in %g s: %s", every_s, describe(error))
         clock.sleep(every_s)
@@ -135,7 +142,7 @@ def _checked(report: GcReport, config: GcConfig, store: Store) -> GcReport:
     return report
 
 
-def _print_report(report: GcReport, as_json: bool) -> None:
+def _print_report(report: GcReport, config: GcConfig, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -145,6 +152,10 @@ def _print_report(report: GcReport, as_json: bool) -> None:
                 "waiting": list(report.waiting),
                 "failed": [{"location": f.location, "error": str(f.cause)} for f in report.failed],
                 "refusal": report.refusal.value if report.refusal else None,
+                "kept": {
+                    **{why.value: report.kept.get(why, 0) for why in Kept},
+                    "second_look": len(report.waiting),
+                },
             }
         )
         return
@@ -153,7 +164,15 @@ def _print_report(report: GcReport, as_json: bool) -> None:
     for failure in report.failed:
         click.echo(f"error: {failure.location}: {failure.cause}", err=True)
     if report.dry_run:
-        click.echo(f"{len(report.waiting):,} of {report.listed:,} batches would go after a second look", err=True)
+        click.echo(
+            f"{len(report.waiting):,} of {report.listed:,} batches would go after a second look, "
+            "once the queue has changed or they are a day old",
+            err=True,
+        )
+        for why, text in WHY_KEPT.items():
+            if count := report.kept.get(why, 0):
+                reason = text.format(grace_s=config.gc_grace_s, candidates=CANDIDATES_MAX)
+                click.echo(f"{count:,} {'stays' if count == 1 else 'stay'}: {reason}", err=True)
         return
     rest = f"; {len(report.waiting):,} more wait for another look" if report.waiting else ""
     failed = f"; {len(report.failed):,} could not be deleted" if report.failed else ""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from buffer.cli.options import looking_settings, queue_options
+from buffer.cli.options import LOOKING_TABLES, looking_settings, queue_options
 from buffer.cli.shell import DONE, FAILED, json_option, print_facts, print_json, print_table, track
 from buffer.config import ConsumerConfig
 from buffer.errors import ObjectNotFound
@@ -24,8 +25,8 @@ from buffer.store.open import open_store
 from buffer.verify import check_batches, damaged
 
 
-def open_queue(options: dict[str, Any]) -> tuple[ConsumerConfig, Store]:
-    config = looking_settings(options)
+def open_queue(options: dict[str, Any], tables: Sequence[str] = LOOKING_TABLES) -> tuple[ConsumerConfig, Store]:
+    config = looking_settings(options, tables)
     store = open_store(config.store, **config.store_options) if isinstance(config.store, str) else config.store
     return config, store
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from buffer.cli.shell import session_options
-from buffer.config import Config, ConsumerConfig, read_toml
+from buffer.config import Config, ConsumerConfig, read_toml, reject
 from buffer.errors import InvalidConfig
 
 C = TypeVar("C", bound=Config)
@@ -21,6 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LOOKING_TABLES = ("consumer", "loader", "producer", "gc")
 """Commands that only look find the queue in the first of these tables that a configuration file has."""
+
+LOADER_TABLES = ("loader", *(name for name in LOOKING_TABLES if name != "loader"))
+"""The same for commands that look at what a loader does: a consumer in that file may have another queue."""
 
 
 def queue_options(command: F) -> F:
@@ -75,23 +78,21 @@ def settings(kind: type[C], options: Mapping[str, Any]) -> C:
         if not isinstance(table, dict):
             raise InvalidConfig(f"{kind.TOML_TABLE} must be a table", key=kind.TOML_TABLE, value=table)
         values = dict(table)
-    return _build(kind, values, options)
+    return _build(kind, values, options, kind.TOML_TABLE)
 
 
-def looking_settings(options: Mapping[str, Any]) -> ConsumerConfig:
-    """Which queue to look at, for commands that change nothing: any table of the file may say."""
+def looking_settings(options: Mapping[str, Any], tables: Sequence[str] = LOOKING_TABLES) -> ConsumerConfig:
+    """Which queue to look at, for commands without settings of their own: any table of the file may say."""
     values: dict[str, Any] = {}
     if options.get("config_path"):
         document = read_toml(options["config_path"])
-        table: dict[str, Any] = next(
-            (document[name] for name in LOOKING_TABLES if isinstance(document.get(name), dict)), {}
-        )
+        table: dict[str, Any] = next((document[name] for name in tables if isinstance(document.get(name), dict)), {})
         known = ConsumerConfig.setting_names()
         values = {key: value for key, value in table.items() if key in known}
-    return _build(ConsumerConfig, values, options)
+    return _build(ConsumerConfig, values, options, tables[0])
 
 
-def _build(kind: type[C], values: dict[str, Any], options: Mapping[str, Any]) -> C:
+def _build(kind: type[C], values: dict[str, Any], options: Mapping[str, Any], table: str) -> C:
     values = {**values, **options.get("sets", {})}
     for key, value in options.items():
         if key == "store_options" and value:
@@ -101,9 +102,21 @@ def _build(kind: type[C], values: dict[str, Any], options: Mapping[str, Any]) ->
     if "store" not in values:
         raise click.UsageError(
             "which queue? Pass --store URL, set BUFFER_STORE, or name a --config file whose "
-            f"[{kind.TOML_TABLE}] table has a store"
+            f"[{table}] table has a store"
         )
+    _refuse_memory(values["store"])
     return kind.from_dict(values)
+
+
+def _refuse_memory(store: object) -> None:
+    """A command is a process of its own: what it calls durable must be there for the next one."""
+    if isinstance(store, str) and store.lower().startswith("memory:"):
+        raise reject(
+            "store",
+            store,
+            "a folder (./queue) or a bucket (s3://bucket/path) on the command line: a memory store lives in one "
+            "process and is gone when the command ends",
+        )
 
 
 def _parse_store_options(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from buffer.cli.options import queue_options, settings
 from buffer.cli.records import CHUNK_BYTES, Reader, read_chunks, read_length_prefixed, read_lines
-from buffer.cli.shell import DONE, FAILED, INTERRUPTED, is_terminal, json_option, print_facts, print_json
+from buffer.cli.shell import DONE, INTERRUPTED, describe, is_terminal, json_option, print_facts, print_json
 from buffer.clock import SystemClock
 from buffer.config import ProducerConfig
 from buffer.durability import DurabilityWatcher, Durable, WriteHandle
-from buffer.errors import BufferQueueError
+from buffer.errors import BufferQueueError, InvalidInput
 from buffer.human import human_bytes, plural
 from buffer.producer import Producer
 
@@ -78,25 +78,28 @@ class Tally:
     entries: int = 0
     batches: int = 0
     bytes: int = 0
+    skipped_empty: int = 0
+    """Records of no bytes that were left out; the other counts are without them."""
     failed_entries: int = 0
     first_sequence: int | None = None
     last_sequence: int | None = None
     first_failed_entry: int | None = None
-    """Counted from 0 over the whole input."""
+    """Its place in the whole input, from 0. Records that were left out count there, so that one can go on at it."""
     error: BufferQueueError | None = None
-    _pending: deque[tuple[DurabilityWatcher, int, int]] = field(default_factory=deque)
+    _pending: deque[tuple[DurabilityWatcher, int, int, int]] = field(default_factory=deque)
 
-    def add(self, handle: WriteHandle, entries: int, size: int) -> None:
+    def add(self, handle: WriteHandle, first: int, entries: int, size: int) -> None:
+        """Records of one call; `first` is the place of the first of them in the input."""
         if self._pending and self._pending[-1][0] is handle.watcher:
-            _, more_entries, more_bytes = self._pending.pop()
+            _, first, more_entries, more_bytes = self._pending.pop()
             entries, size = entries + more_entries, size + more_bytes
-        self._pending.append((handle.watcher, entries, size))
+        self._pending.append((handle.watcher, first, entries, size))
         self.settle()
 
     def settle(self) -> None:
         """Count the batches whose fate is known."""
         while self._pending and (result := self._pending[0][0].result()) is not None:
-            _, entries, size = self._pending.popleft()
+            _, first, entries, size = self._pending.popleft()
             if isinstance(result, Durable):
                 self.entries += entries
                 self.batches += 1
@@ -106,7 +109,7 @@ class Tally:
                 continue
             if self.error is None:
                 self.error = result
-                self.first_failed_entry = self.entries
+                self.first_failed_entry = first
             self.failed_entries += entries
 
     def summary(self, seconds: float) -> dict[str, Any]:
@@ -114,6 +117,7 @@ class Tally:
             "entries": self.entries,
             "batches": self.batches,
             "bytes": self.bytes,
+            "skipped_empty": self.skipped_empty,
             "seconds": round(seconds, 3),
             "first_sequence": self.first_sequence,
             "last_sequence": self.last_sequence,
@@ -148,20 +152,27 @@ def produce(
       ./export --binary | buffer produce --store ./queue --length-prefixed
 
     Ctrl-C stops reading and flushes the whole records that were read. After a failure the summary says how many
-    records are durable and which is the first that is not, so that you can go on there.
+    records are durable and which is the first that is not, so that you can go on there. That number counts
+    every record of the input from 0, also the empty ones that --skip-empty leaves out.
     """
     config = settings(ProducerConfig, options)
     clock, tally, signals = SystemClock(), Tally(), _Signals()
     started_s = clock.monotonic_s()
     reader: Reader = read_length_prefixed if length_prefixed else read_lines
     trouble: Exception | None = None
+    payload = metadata.encode("utf-8", "surrogateescape")  # an argument may hold any bytes, and they stay as they are
+    if not files and sys.stdin is None:
+        raise InvalidInput("stdin is closed, so there is nothing to read: pipe the records in, or name files")
     producer = Producer(config)
+    read = 0
     try:
         for records in signals.until_stopped(_records(files, reader, config)):
             kept = [record for record in records if record] if skip_empty else records
+            tally.skipped_empty += len(records) - len(kept)
             if kept:
-                handle = producer.produce(kept, metadata.encode())
-                tally.add(handle, len(kept), sum(map(len, kept)))
+                handle = producer.produce(kept, payload)
+                tally.add(handle, read + records.index(kept[0]), len(kept), sum(map(len, kept)))
+            read += len(records)
             if tally.error:
                 break
     except (BufferQueueError, OSError) as error:  # of the input; what came before it still counts
@@ -169,9 +180,11 @@ def produce(
     _close(producer)
     tally.settle()
     _print_summary(tally, clock.monotonic_s() - started_s, as_json)
-    if trouble:
-        raise trouble
-    return FAILED if tally.error else signals.code or DONE
+    if tally.error and trouble:
+        click.echo(f"error: {describe(trouble)}", err=True)
+    if failure := tally.error or trouble:
+        raise failure
+    return signals.code or DONE
 
 
 def _close(producer: Producer) -> None:
@@ -227,7 +240,6 @@ def _print_summary(tally: Tally, seconds: float, as_json: bool) -> None:
                 f"{tally.first_failed_entry:,}"
                 if tally.first_failed_entry is not None
                 else None,
+                "left out": f"{tally.skipped_empty:,} empty" if tally.skipped_empty else None,
             }
         )
-    if tally.error:
-        click.echo(f"error: {tally.error}", err=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import traceback
@@ -27,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
 
 DONE, FAILED, USAGE, FENCED, BLOCKED, GAP = range(6)
@@ -71,6 +73,9 @@ def run(
     variable = completion_variable(prog_name)
     if instruction := os.environ.get(variable):
         return shell_complete(command, {"obj": session}, prog_name, variable, instruction)
+    if sys.stdout is None:  # and the next file to be opened would stand in its place
+        click.echo("error: stdout is closed, so nothing could be printed: redirect it, to /dev/null at least", err=True)
+        return USAGE
     with _logging_to_stderr(session):
         try:
             # Not `command.main`: it has codes of its own for a broken pipe and for Ctrl-C.
@@ -142,7 +147,8 @@ class _StderrHandler(logging.Handler):
     """`warning: …`. Looks `sys.stderr` up each time: a progress bar may stand in for it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+        if sys.stderr is not None:  # closed; click would print to stdout
+            click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
 
 
 @contextmanager
@@ -180,6 +186,24 @@ def session_options(command: F) -> F:
         command = click.option(*names, is_flag=True, expose_value=False, callback=remember, help=text)(command)
     return command
 
+
+class Seconds(click.FloatRange):
+    """A time to wait. `nan` passes every comparison of a range, and would make a loop that never waits or ends."""
+
+    name = "seconds"
+
+    def __init__(self, low: float = 0.0) -> None:
+        super().__init__(min=low, max=YEAR_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value} is not a number of seconds", param, ctx)
+        return seconds
+
+
+INTERVAL = Seconds(0.001)
+"""Between two looks: a loop must not spin."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 

@@ -13,14 +13,14 @@ import click
 
 from buffer.cli.look import fetch_handle, open_queue
 from buffer.cli.options import queue_options
-from buffer.cli.shell import is_terminal, json_option
+from buffer.cli.shell import DONE, FAILED, INTERVAL, describe, is_terminal, json_option
 from buffer.clock import SystemClock
-from buffer.errors import ManifestLost, ObjectNotFound
+from buffer.errors import CorruptBatch, ManifestLost, ObjectNotFound
 from buffer.fetch import FetchHandle
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch, Metadata
 from buffer.status import naming, read_manifest
-from buffer.store.base import CanPoll
+from buffer.store.base import CanPoll, Store
 
 Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 """Takes a batch, and of one record in it the metadata item, the index and the bytes."""
@@ -31,9 +31,9 @@ Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 @click.option("-n", "--entries", "count", type=click.IntRange(min=0), default=10, show_default=True, help="How many.")
 @click.option("--from", "first", type=click.IntRange(min=0), help="All from this sequence on, instead of the last few.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
-@click.option("--interval-s", type=float, default=0.5, show_default=True, help="How often to look, with -f.")
+@click.option("--interval-s", type=INTERVAL, default=0.5, show_default=True, help="How often to look, with -f.")
 @json_option
-def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json: bool, **options: Any) -> None:
+def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json: bool, **options: Any) -> int:
     """Print the newest records that wait in a queue.
 
     It claims nothing and acks nothing, so it disturbs no loader. What a loader has acked is no longer in the queue
@@ -48,28 +48,52 @@ def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json
     In a pipe each record is its bytes and a newline; on a terminal control characters are shown escaped. With
     --json each line is an object: sequence, index, location, ingestion_time_ms, metadata_base64, value (null
     unless it is UTF-8), value_base64.
+
+    Batches that are missing or corrupt are named on stderr and left out. Exit code 1 if any of them is still in
+    the queue at the end; `buffer verify` lists them all.
     """
     config, store = open_queue(options)
-    handle = fetch_handle(config, store)
+    batches = Batches(fetch_handle(config, store))
     show = _print_json if as_json else _print_escaped if is_terminal(sys.stdout) else _print_bytes
-    manifest = _wait_for_queue(store, config.manifest_path, interval_s) if follow else None
-    manifest = manifest or read_manifest(store, config.manifest_path)
-    for batch, start in _start(handle, manifest, count, first):
+    path = config.manifest_path
+    manifest = _wait_for_queue(store, path, interval_s) if follow else read_manifest(store, path)
+    for batch, start in _start(batches, manifest, count, first):
         _print_batch(batch, start, show)
     if follow:
-        for descriptor in _follow(store, config.manifest_path, manifest.next_sequence, interval_s):
-            batch_or_none = _fetch(handle, descriptor)
+        for descriptor in _follow(store, path, manifest.next_sequence, interval_s):
+            batch_or_none = batches.fetch(descriptor)
             if batch_or_none:
                 _print_batch(batch_or_none, 0, show)
+    if not batches.bad:
+        return DONE
+    # A loader may have acked them, and a collector deleted them, while we read.
+    return FAILED if max(batches.bad) >= read_manifest(store, path).first_sequence else DONE
 
 
-def _start(
-    handle: FetchHandle, manifest: Manifest, count: int, first: int | None
-) -> Iterator[tuple[ConsumedBatch, int]]:
+class Batches:
+    """Fetches, and remembers which batches it could not show: the others are worth seeing all the same."""
+
+    def __init__(self, handle: FetchHandle) -> None:
+        self.bad: list[int] = []
+        self._handle = handle
+
+    def fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch | None:
+        """None, after a warning, for a batch that is missing or corrupt."""
+        try:
+            return self._handle.fetch(descriptor)
+        except ObjectNotFound:
+            click.echo(f"warning: batch {descriptor.sequence} is gone: {descriptor.location}", err=True)
+        except CorruptBatch as error:
+            click.echo(f"warning: batch {descriptor.sequence} is corrupt: {describe(error)}", err=True)
+        self.bad.append(descriptor.sequence)
+        return None
+
+
+def _start(batches: Batches, manifest: Manifest, count: int, first: int | None) -> Iterator[tuple[ConsumedBatch, int]]:
     """The batches to begin with, and the index in each where to begin."""
     if first is not None:
         for descriptor in manifest.entries_from(first):
-            batch = _fetch(handle, descriptor)
+            batch = batches.fetch(descriptor)
             if batch:
                 yield batch, 0
         return
@@ -78,28 +102,24 @@ def _start(
     while count > 0 and sequence > manifest.first_sequence:
         sequence -= 1
         newest = manifest.read(sequence)
-        batch = _fetch(handle, newest) if newest else None
+        batch = batches.fetch(newest) if newest else None
         if batch:
             found.append((batch, max(0, len(batch) - count)))
             count -= len(batch)
     yield from reversed(found)
 
 
-def _fetch(handle: FetchHandle, descriptor: BatchDescriptor) -> ConsumedBatch | None:
-    try:
-        return handle.fetch(descriptor)
-    except ObjectNotFound:
-        click.echo(f"warning: batch {descriptor.sequence} is gone: {descriptor.location}", err=True)
-        return None
-
-
-def _wait_for_queue(store: CanPoll, path: str, interval_s: float) -> Manifest | None:
-    """With -f there need not be a queue yet."""
+def _wait_for_queue(store: Store, path: str, interval_s: float) -> Manifest:
+    """With -f there need not be a queue yet. Said once: a wrong path looks just the same."""
     clock = SystemClock()
+    told = False
     while True:
         try:
             return read_manifest(store, path)
         except ObjectNotFound:
+            if not told:
+                click.echo(f"there is no queue yet: {store.url} has no manifest {path!r}; waiting for it", err=True)
+                told = True
             clock.sleep(interval_s)
 
 

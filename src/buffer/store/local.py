@@ -86,10 +86,8 @@ class LocalStore:
         return LocalStore, (str(self._root),)
 
     def get(self, location: str) -> Object:
-        found = self._read(self._path(location))
-        if found is None:
-            raise self._not_found(location)
-        return found
+        """As the protocol says. The cause of ObjectNotFound tells whether a folder has that name."""
+        return self._read(self._path(location))
 
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         """As the protocol says. A file that carries the stamp it had when last read is not even opened."""
@@ -97,8 +95,6 @@ class LocalStore:
         if self._stamps.prove(path, version):
             return None
         found = self._read(path)
-        if found is None:
-            raise self._not_found(location)
         return None if found.version == version else found
 
     def head(self, location: str) -> ObjectInfo:
@@ -146,14 +142,16 @@ class LocalStore:
 
     # Reading
 
-    def _read(self, path: Path) -> Object | None:
+    def _read(self, path: Path) -> Object:
         with self._errors("read", path):
             try:
                 with path.open("rb") as file:
                     stamp = _stamp(os.fstat(file.fileno()))
                     data = file.read()
-            except _NO_OBJECT:
-                return None  # a folder, or something below a file, is no object
+            except _NO_OBJECT as error:  # a folder, or something below a file, is no object
+                if isinstance(error, NotADirectoryError) and not self._root.is_dir():
+                    raise  # nothing will ever be found in this store
+                raise self._not_found(self._location(path)) from error
         version = _version(data)
         self._stamps.remember(path, stamp, version)
         return Object(data, version)
@@ -208,8 +206,10 @@ class LocalStore:
         if expected is not None:
             if self._stamps.prove(path, expected):
                 return True
-            found = self._read(path)
-            return found is not None and found.version == expected
+            try:
+                return self._read(path).version == expected
+            except ObjectNotFound:
+                return False
         try:
             return stat.S_ISDIR(path.stat().st_mode)  # a folder: the rename will say what is wrong
         except FileNotFoundError:

@@ -18,6 +18,7 @@ from buffer.cli.shell import (
     USAGE,
     ExitCodes,
     OrderedGroup,
+    Seconds,
     completion_command,
     json_option,
     run,
@@ -71,7 +72,7 @@ def cli() -> None:
 @click.option("--available-now", is_flag=True, help="Load what is in the queue now, then end.")
 @click.option(
     "--fenced-wait-s",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     default=FENCED_WAIT_S,
     show_default=True,
     help="How long to wait before ending with 3 when another loader took over.",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from buffer.cli.look import open_queue
-from buffer.cli.options import queue_options
+from buffer.cli.options import LOADER_TABLES, queue_options
 from buffer.cli.shell import json_option, print_facts, print_json, print_table
 from buffer.clock import SystemClock
 from buffer.human import plural
-from buffer.status import QueueStatus, queue_status
+from buffer.status import QueueStatus, queue_status, read_manifest
 from buffer_delta.cli.spark import running_spark, spark_options
 from buffer_delta.journal import Journal
 
@@ -50,7 +50,7 @@ def status(as_json: bool, **options: Any) -> None:
       buffer-delta status --store ./queue
       buffer-delta status --store s3://bucket/events --json | jq '.tables[].lag_batches'
     """
-    config, store = open_queue(options)
+    config, store = open_queue(options, LOADER_TABLES)
     found = queue_status(store, config.manifest_path, data_path_prefix=config.data_path_prefix)
     tables: list[TableStatus] = []
     if found.ledger and found.ledger.app_id:
@@ -114,7 +114,8 @@ def unblock(skip: bool, as_json: bool, **options: Any) -> None:
       buffer-delta unblock --store ./queue
       buffer-delta unblock --store ./queue --skip
     """
-    config, store = open_queue(options)
+    config, store = open_queue(options, LOADER_TABLES)
+    read_manifest(store, config.manifest_path)  # "nothing is blocked" must not be said of a queue that is not there
     released = Journal(store, config.manifest_path, SystemClock()).unblock(skip=skip)
     if as_json:
         print_json({"unblocked": dataclasses.asdict(released) if released else None, "skip": skip})
