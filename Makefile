@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 20
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint fmt fuzz simulate soak bench wheel clean
@@ -25,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## The main job on local files: produce, load, kill -9 in the middle of a commit, go on, check
 	@$(BIN)/buffer-delta demo
 
-test: setup ## Run all tests
-	$(BIN)/python -m pytest
+test: setup ## Run all tests, those of the one Spark session beside the others: JOBS=2
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: lint test ## The whole gate: lint, then tests
 

@@ -18,6 +18,8 @@ import psutil
 
 from buffer.status import queue_status
 from buffer.store import open_store
+from buffer.store.files import LockTimeout, locked
+from buffer.store.local import LOCK_FOLDER
 from buffer_delta.session import spark_session
 from tests.crash.delta_files import DeltaFiles
 from tests.crash.processes import Worker
@@ -67,6 +69,14 @@ class Run:
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(0.005)
+
+
+def _is_taken(lock: Path) -> bool:
+    try:
+        with locked(lock, timeout_s=0.0):
+            return False
+    except LockTimeout:
+        return True
 
 
 class LoaderCycles:
@@ -152,10 +162,19 @@ class LoaderCycles:
             loader.kill(group=False)  # its JVM may yet commit, beside the next loader
             self._zombies.append(loader)
         elif way == "stopped, then woken":
-            loader.freeze(group=self._chance.random() < 0.5)
+            self._freeze(loader, group=self._chance.random() < 0.5)
             self._zombies.append(loader)
         else:
             loader.kill()
+
+    def _freeze(self, loader: Worker, group: bool) -> None:
+        """Stop it anywhere but inside a lock of the local store: everybody else would only wait for it to wake."""
+        while True:
+            loader.freeze(group=group)
+            if not any(map(_is_taken, (self._folder / "queue" / LOCK_FOLDER).iterdir())):
+                return
+            loader.thaw()
+            time.sleep(0.01)
 
     def _produce(self, batches: int) -> None:
         entries = numbered(batches, entries=ENTRIES_PER_BATCH, start=self.records)

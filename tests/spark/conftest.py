@@ -1,4 +1,7 @@
-"""One Spark session for the whole suite: starting a second one costs more than most tests."""
+"""One Spark session for the whole suite: starting a second one costs more than most tests.
+
+Where the suite runs in several processes (`make test`), the tests that use it stay together in one of them.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group("spark session"))
 
 
 @pytest.fixture(scope="session")

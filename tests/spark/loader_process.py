@@ -50,7 +50,9 @@ def run(spark: Any, command: dict[str, Any]) -> None:
 
 def main() -> None:
     sys.stdout = sys.stderr  # whatever else prints must not mix with the answers
-    spark = spark_session("loader-process")
+    # It does not live long enough for the optimising compiler to pay.
+    options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    spark = spark_session("loader-process", config=options)
     say(ready=os.getpid())
     for line in sys.stdin:
         run(spark, json.loads(line))
