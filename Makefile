@@ -8,7 +8,7 @@ MINUTES ?= 20
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt fuzz simulate soak bench wheel clean
+.PHONY: help setup demo test check lint fmt fuzz simulate soak crash bench wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,12 @@ fuzz: setup ## Feed 200,000 and more mutated inputs to the decoders
 simulate: setup ## Run the seeded simulator: SEEDS=2000, or SEED=n to replay one
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
-soak: setup ## Steady load with every fault at once: MINUTES=20
+soak: setup ## The driver's memory over 200 commits, then steady load with every fault at once: MINUTES=20
+	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+crash: setup ## Kill 1,000 producers and 200 loaders, one after the other (half an hour)
+	$(BIN)/python -m tests.crash --producer-cycles 1000 --loader-cycles 200
 
 bench: setup ## Run the benchmarks, one after the other
 	for b in codec manifest produce consume load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
