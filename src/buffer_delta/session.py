@@ -239,6 +239,11 @@ def _launch_settings(
             "spark.databricks.delta.snapshotPartitions": "2",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
+            # Kept even without the UI, up to 1,000 of each: a loader that runs for days would fill the heap with them.
+            "spark.ui.retainedJobs": "50",
+            "spark.ui.retainedStages": "50",
+            "spark.ui.retainedTasks": "1000",
+            "spark.sql.ui.retainedExecutions": "20",
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j_file()}",
