@@ -86,9 +86,13 @@ class LoaderConfig(QueueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.consumer()  # it checks what it shares with us
-        for key in ("max_batches_per_commit", "max_bytes_per_commit", "target_file_bytes"):
-            self._check_int(key, 1)
-        for key in ("max_delivery_attempts", "retry_attempts"):
+        for key in (
+            "max_batches_per_commit",
+            "max_bytes_per_commit",
+            "target_file_bytes",
+            "max_delivery_attempts",
+            "retry_attempts",
+        ):
             self._check_int(key, 1)
         for key in ("trigger_interval_s", "retry_max_s"):
             self._check_number(key, 0.001)

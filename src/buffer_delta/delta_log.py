@@ -103,6 +103,8 @@ class DeltaLog:
         if known is None or (known.app_id, known.table_id) != (app_id, table_id):
             known = _Position(app_id, table_id, version=-1, mark=None, position=None)  # before the first commit
         read = self._read_on(known, snapshot.version)
+        if read is not None and snapshot.version == known.version:
+            return known.position
         found = snapshot.computed_position(app_id) if read is None else read[0]
         self._known = _Position(app_id, table_id, snapshot.version, self._mark(snapshot.version), found)
         return found

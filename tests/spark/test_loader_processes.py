@@ -47,9 +47,9 @@ def config(tmp_path: Path) -> Config:
     return config
 
 
-def rows_of(table: str | Path) -> pa.Table:
+def rows_of(table: str | Path, *columns: str) -> pa.Table:
     """Read by hand: these tests need no Spark besides the loaders' own."""
-    files = DeltaFiles(Path(table), ["id"] if Path(table).name == "table" else [])
+    files = DeltaFiles(Path(table), columns)
     files.refresh()
     assert files.violations == []
     assert files.repeated_positions() == 0
@@ -57,7 +57,7 @@ def rows_of(table: str | Path) -> pa.Table:
 
 
 def assert_exactly_once(table: Path, records: int) -> None:
-    assert sorted(rows_of(table)["id"].to_pylist()) == list(range(records))
+    assert sorted(rows_of(table, "id")["id"].to_pylist()) == list(range(records))
 
 
 def appended(config: dict[str, Any]) -> str:

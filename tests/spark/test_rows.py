@@ -22,9 +22,11 @@ from buffer.fetch import FetchHandle
 from buffer.model import BatchDescriptor, Metadata
 from buffer.store.local import LocalStore
 from buffer_delta import rows
+from buffer_delta.cli.settings import FORMATS
+from buffer_delta.config import PROVENANCE_COLUMNS
 from buffer_delta.contracts import Failure
 from buffer_delta.dead_letters import WHOLE_BATCH, dead_rows, good_rows
-from buffer_delta.formats import ArrowFormat, Format, JsonFormat, RawFormat, TextFormat
+from buffer_delta.formats import _FORMATS, ArrowFormat, Format, JsonFormat, RawFormat, TextFormat
 from buffer_delta.rows import RowLayout, ranges_of
 from tests.spark.test_formats import stream
 
@@ -84,6 +86,12 @@ def test_should_say_where_each_row_came_from(batches: Batches) -> None:
         [b"d", 8, 0, None, None],
     ]
     assert list(found[0]) == ["value", "_sequence", "_index", "_ingested_at", "_metadata"]
+
+
+def test_should_agree_with_what_the_settings_allow() -> None:
+    """The settings are checked where Spark need not be installed, so they keep lists of their own."""
+    assert tuple(field.name for field in RowLayout().arrow_fields()) == PROVENANCE_COLUMNS
+    assert tuple(_FORMATS) == FORMATS
 
 
 def test_should_rename_and_leave_out_provenance(batches: Batches) -> None:
