@@ -17,7 +17,6 @@ The thresholds are measured (`benchmarks/codec.py`), and nothing but the time de
 
 from __future__ import annotations
 
-import io
 import itertools
 import struct
 from array import array
@@ -29,6 +28,7 @@ import pyarrow as pa
 
 from buffer import _zstd_frames
 from buffer._entries import LARGE_MEAN_BYTES, Entries, Run, array_offsets, block_bytes, runs
+from buffer._new_bytes import new_bytes
 from buffer._parquet_page import PAGE_BYTES_MAX, can_write_pages, read_page, write_pages
 from buffer.errors import CorruptBatch, InvalidInput
 
@@ -90,16 +90,7 @@ def encode_batch_parts(parts: Iterable[Entries], compression: str = "none") -> b
     planned, footer = _plan(parts, compression)
     if compression == "zstd":
         return b"".join((_zstd_frames.compress(_block_buffer(planned)), footer))
-    if not any(map(_suits_pages, planned)):
-        pieces = [piece for run in planned for piece in _pieces(run)] if len(planned) != 1 else _pieces(planned[0])
-        pieces.append(footer)
-        return b"".join(pieces)
-    # BytesIO grows without a second copy, and hands its bytes out without one.
-    out = io.BytesIO()
-    for run in planned:
-        _emit(run, out.write)
-    out.write(footer)
-    return out.getvalue()
+    return new_bytes(_size(planned, footer), lambda out: _fill(out, planned, footer))
 
 
 def encode_batch_buffer(parts: Iterable[Entries], compression: str = "none") -> pa.Buffer:
@@ -127,13 +118,21 @@ def _plan(parts: Iterable[Entries], compression: str) -> tuple[list[Run], bytes]
 
 def _block_buffer(planned: list[Run], tail: bytes = b"") -> Any:
     """The record block in Arrow's memory, with `tail` behind it."""
-    out = pa.allocate_buffer(sum(map(block_bytes, planned)) + len(tail))
+    out = pa.allocate_buffer(_size(planned, tail))
+    _fill(out, planned, tail)
+    return out
+
+
+def _size(planned: list[Run], tail: bytes) -> int:
+    return sum(map(block_bytes, planned)) + len(tail)
+
+
+def _fill(out: Any, planned: list[Run], tail: bytes) -> None:
     with pa.FixedSizeBufferWriter(out) as writer:
         for run in planned:
             _emit(run, writer.write)
         writer.write(tail)
         assert writer.tell() == out.size
-    return out
 
 
 def _suits_pages(run: Run) -> bool:

@@ -22,15 +22,6 @@ HEAP = "512m"
 # A heap that is there as a whole from the start: what grows then is a leak, and not the garbage between two
 # collections. A leak inside the heap shows after a collection.
 JVM_OPTIONS = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xms{HEAP} -XX:+AlwaysPreTouch"
-SETTINGS = {
-    "spark.driver.extraJavaOptions": JVM_OPTIONS,
-    # Spark remembers its last 1,000 jobs, stages and queries. That is a bound, but one that takes longer than most
-    # soaks to reach, and until then it looks like a leak.
-    "spark.ui.retainedJobs": "20",
-    "spark.ui.retainedStages": "20",
-    "spark.ui.retainedTasks": "200",
-    "spark.sql.ui.retainedExecutions": "10",
-}
 
 
 def main(options: dict[str, Any]) -> None:
