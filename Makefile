@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 20
-JOBS ?= 2
+# Tests often wait for a process or a server, so two cores are busy with three.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check lint fmt fuzz simulate soak crash bench wheel clean
@@ -26,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## The main job on local files: produce, load, kill -9 in the middle of a commit, go on, check
 	@$(BIN)/buffer-delta demo
 
-test: setup ## Run all tests, those of the one Spark session beside the others: JOBS=2
+test: setup ## Run all tests, those of the one Spark session beside the others: JOBS=3
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: lint test ## The whole gate: lint, then tests
