@@ -14,7 +14,7 @@ from buffer.batch import encode_batch
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
-from buffer.errors import Fenced, ObjectNotFound, OutOfOrderAck
+from buffer.errors import Fenced, ManifestLost, ObjectNotFound, OutOfOrderAck
 from buffer.gc import Collector
 from buffer.model import BatchDescriptor, Metadata
 from buffer.queue import QueueProducer
@@ -277,6 +277,19 @@ def test_should_ack_through_reject_non_monotonic_input(store: Store) -> None:
             consumer.ack_through(stale)
     assert consumer.last_acked == 2
     assert len(manifest_of(store)) == 2
+
+
+def test_should_ack_through_only_the_batch_that_was_handed_out(store: Store) -> None:
+    """Ours alone: a caller that names the batch is safe from a manifest that was put back meanwhile."""
+    fill(store, 3)
+    consumer = Consumer.new(config(store))
+    taken = consumer.next_descriptors(3)
+    with pytest.raises(ManifestLost, match="sequence 1 of"):
+        consumer.ack_through(1, location=taken[2].location)
+    assert consumer.last_acked is None
+    assert len(manifest_of(store)) == 3
+    consumer.ack_through(1, location=taken[1].location)
+    assert len(manifest_of(store)) == 1
 
 
 def test_should_ack_through_leave_state_unchanged_on_fence(store: Store) -> None:

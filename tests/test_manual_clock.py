@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
-from buffer.clock import Clock
+from buffer.clock import Clock, SystemClock
 from buffer.testing import ManualClock
 
 
@@ -62,3 +63,10 @@ def test_should_lose_no_time_when_threads_sleep() -> None:
     for thread in threads:
         thread.join()
     assert clock.now_ms() == 2_000
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no clock that counts its sleep")
+def test_should_count_the_time_in_which_the_machine_slept(monkeypatch: pytest.MonkeyPatch) -> None:
+    awake_s = {time.CLOCK_BOOTTIME: 5_000.0, time.CLOCK_MONOTONIC: 100.0}
+    monkeypatch.setattr(time, "clock_gettime", awake_s.__getitem__)
+    assert SystemClock().monotonic_s() == 5_000.0

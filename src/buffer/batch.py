@@ -195,13 +195,14 @@ def decode_batch_arrow(data: Data, max_batch_bytes: int = MAX_BATCH_BYTES) -> pa
         return body.read_as_page()
     block, end, count = body.block(), body.block_bytes, body.count
     is_large = end > _BINARY_BYTES_MAX
-    # Walked twice: lengths first, which finds whatever is wrong before anything is allocated for the records.
+    # Lengths first, which finds whatever is wrong before anything is allocated for the records.
     lengths = map(len, _records(block, end, count))
     offsets = array("q" if is_large else "i", itertools.accumulate(lengths, initial=0))
     payload = pa.allocate_buffer(offsets[-1])
     target = memoryview(payload).cast("B")
-    for (start, stop), record in zip(itertools.pairwise(offsets), _records(block, end, count), strict=True):
-        target[start:stop] = record
+    for lengths_before, (start, stop) in enumerate(itertools.pairwise(offsets), 1):
+        shift = lengths_before * _LENGTH.size
+        target[start:stop] = block[start + shift : stop + shift]
     kind = pa.large_binary() if is_large else pa.binary()
     return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), payload], null_count=0)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from ulid import ULID
 
 from buffer.errors import InvalidInput
+
+_AWAKE_OR_NOT: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux' clock that counts a suspended machine's time too."""
 
 
 @runtime_checkable
@@ -24,7 +27,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_s(self) -> float:
-        """Seconds that never go backwards; only differences mean anything."""
+        """Seconds that never go backwards, and go on while the machine sleeps; only differences mean anything."""
         ...
 
     def sleep(self, seconds: float) -> None: ...
@@ -45,7 +48,9 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        # Not `time.monotonic`: on Linux it stands still while a laptop or a virtual machine is suspended, and a batch
+        # would pass for young that the collector has held for old, and deleted, meanwhile.
+        return time.monotonic() if _AWAKE_OR_NOT is None else time.clock_gettime(_AWAKE_OR_NOT)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

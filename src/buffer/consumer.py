@@ -81,7 +81,7 @@ class Consumer:
 
         Reading starts after `last_acked`; where it is None, at the oldest batch there is. An empty store is an
         empty queue. Raises QueueBehindConsumer if the queue never held `last_acked`, ManifestLost if there was a
-        manifest and it is gone, ContentionError or StorageError; then nothing was claimed.
+        manifest and it is gone; then nothing was claimed. After ContentionError or StorageError it may have been.
         """
         if last_acked is not None and (
             not isinstance(last_acked, int) or isinstance(last_acked, bool) or last_acked < 0
@@ -190,13 +190,15 @@ class Consumer:
         """
         self._position.ack(sequence)
 
-    def ack_through(self, sequence: int) -> None:
+    def ack_through(self, sequence: int, *, location: str | None = None) -> None:
         """Everything up to `sequence` is done with: dequeue it in one write.
 
+        With the `location` of the batch at `sequence`, which its descriptor tells, a manifest in which that sequence
+        is another batch is refused (ManifestLost): it was put back from a backup since.
         Rejects what is acked already and what was not handed out (OutOfOrderAck). The queue moves first, this
         consumer's state after: on Fenced nothing has moved; after a storage error call again.
         """
-        self._position.ack_through(sequence)
+        self._position.ack_through(sequence, location)
 
     def flush(self) -> None:
         """Dequeue what is acked. On Fenced nothing has moved; after a storage error call again."""

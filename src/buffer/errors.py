@@ -12,7 +12,7 @@
     │   ├── ObjectNotFound      no object at that location
     │   ├── StoreUnusable       missing bucket, no permission, read-only folder, full disk
     │   └── Throttled           the store asked for fewer requests
-    ├── ContentionError         the write surely did not happen: safe to call again
+    ├── ContentionError         too many others wrote at the same time: safe to call again
     ├── AppendOutcomeUnknown    the append may or may not have happened: look before repeating
     ├── Fenced                  another consumer took over: stop, do not restart at once
     ├── StateLost               durable state is missing or went backwards: an operator decides
@@ -143,7 +143,11 @@ class Throttled(StorageError):
 
 
 class ContentionError(BufferQueueError):
-    """A compare-and-swap gave up, and surely nothing was written: call again, perhaps less often."""
+    """A compare-and-swap gave up: call again, perhaps less often.
+
+    Of an append, surely nothing was written. A claim or an ack whose reply was lost may have landed; both may be
+    repeated.
+    """
 
     location: str
     attempts: int

@@ -182,8 +182,11 @@ class Position:
                 pending = 0
             self._acked(sequence, pending)
 
-    def ack_through(self, sequence: int) -> None:
-        """Dequeue up to `sequence`, past the last ack. On any error no mark has moved: call again."""
+    def ack_through(self, sequence: int, location: str | None = None) -> None:
+        """Dequeue up to `sequence`, past the last ack. On any error no mark has moved: call again.
+
+        The entry must be at `location`, if that is given. Raises ManifestLost if it is not.
+        """
         with self._lock:
             self.check_open()
             if sequence < self._next_ack:
@@ -193,7 +196,7 @@ class Position:
                     expected=self._next_ack,
                 )
             self._check_handed_out(sequence)
-            self._dequeue(sequence)
+            self._dequeue(sequence, location)
             self._acked(sequence, 0)
 
     def flush(self) -> None:
@@ -237,8 +240,8 @@ class Position:
         self._measure()
         return self._seen
 
-    def _dequeue(self, through: int) -> None:
-        self._owned(lambda: self._queue.dequeue(through))
+    def _dequeue(self, through: int, location: str | None = None) -> None:
+        self._owned(lambda: self._queue.dequeue(through, location))
 
     def _acked(self, sequence: int, pending: int) -> None:
         metrics.acks.add(sequence + 1 - self._next_ack)

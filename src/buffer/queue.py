@@ -319,8 +319,9 @@ class QueueConsumer(_Queue):
         with self._located():
             return next(iter(manifest), None)
 
-    def dequeue(self, through: int) -> Manifest:
-        """Remove the entries up to and including `through`. Raises Fenced, QueueBehindConsumer.
+    def dequeue(self, through: int, location: str | None = None) -> Manifest:
+        """Remove the entries up to and including `through`. Raises Fenced, QueueBehindConsumer, and ManifestLost if
+        that entry has not the `location` given.
 
         On a storage error or ContentionError they may be gone or still there: call again, it is idempotent.
         """
@@ -331,6 +332,9 @@ class QueueConsumer(_Queue):
             if through < manifest.first_sequence:
                 return None
             with self._located():
+                found = manifest.read(through) if location is not None else None
+                if found is not None and found.location != location:
+                    raise self._replaced(through, location, found.location, manifest)
                 return manifest.dequeue(through).to_bytes()
 
         return self._owned(self._cas.update(change))
@@ -345,6 +349,15 @@ class QueueConsumer(_Queue):
                 current_epoch=manifest.epoch,
             )
         return manifest
+
+    def _replaced(self, sequence: int, location: str | None, found: str, manifest: Manifest) -> ManifestLost:
+        return ManifestLost(
+            f"sequence {sequence} of {self.manifest_path!r} was {location!r} when it was handed out, now it is "
+            f"{found!r}: the manifest was restored from a backup or replaced. Put the newest one back, or start a new "
+            "queue under another manifest_path",
+            location=self.manifest_path,
+            next_sequence=manifest.next_sequence,
+        )
 
     def _check_holds(self, manifest: Manifest, sequence: int) -> None:
         if sequence >= manifest.next_sequence:

@@ -12,7 +12,7 @@ from buffer.errors import ManifestLost, ObjectNotFound
 from buffer.ledger import Ledger, Plan
 from buffer.manifest import Manifest
 from buffer.store.base import CanGet
-from buffer_delta.contracts import NOTHING, Target
+from buffer_delta.contracts import NOTHING, Rewrite, Target
 from buffer_delta.errors import (
     Blocked,
     LedgerBehind,
@@ -50,6 +50,13 @@ def ledger_knows(ledger: Ledger, committed: int) -> None:
     )
 
 
+def not_inside(plan: Plan | None, tables: Sequence[str], positions: Sequence[int]) -> None:
+    """A planned range is committed as a whole, so no table can stand in the middle of it."""
+    for table, position in zip(tables, positions, strict=True):
+        if plan is not None and plan.first <= position < plan.last:
+            raise inside(table, position, plan)
+
+
 def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
     """A manifest restored from a backup hands out sequences that were loaded before, for other batches."""
     if not ledger.was_claimed:
@@ -64,13 +71,14 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
             seen_next_sequence=ledger.next_sequence,
         ) from error
     found = manifest.read(ledger.plan.last) if ledger.plan and ledger.last_location is not None else None
-    if manifest.next_sequence >= ledger.next_sequence and (found is None or found.location == ledger.last_location):
+    went_on = manifest.next_sequence >= ledger.next_sequence and manifest.epoch >= ledger.epoch
+    if went_on and (found is None or found.location == ledger.last_location):
         return
     raise ManifestLost(
         f"the manifest {manifest_path!r} is not the one that the ledger of this queue knows: it was at sequence "
-        f"{ledger.next_sequence} and held {ledger.last_location!r}, now it is at {manifest.next_sequence} with "
-        f"{found.location if found else None!r}. It was restored from a backup or replaced; put the newest one "
-        "back, or start a new queue under another manifest_path",
+        f"{ledger.next_sequence} and epoch {ledger.epoch} and held {ledger.last_location!r}, now it is at "
+        f"{manifest.next_sequence} and {manifest.epoch} with {found.location if found else None!r}. It was restored "
+        "from a backup or replaced; put the newest one back, or start a new queue under another manifest_path",
         location=manifest_path,
         next_sequence=manifest.next_sequence,
         seen_next_sequence=ledger.next_sequence,
@@ -83,15 +91,7 @@ def same_tables(app_id: str, plan: Plan | None, targets: Sequence[Target]) -> No
         # First: a replaced table has another id too, and its history says more.
         rewrite = target.rewritten_since(app_id)
         if rewrite is not None:
-            raise TableRewritten(
-                f"{rewrite.operation} at version {rewrite.version} ({rewrite.timestamp}) took rows back from "
-                f"{target.name!r} that count as loaded. Replay them from the version before, for example INSERT "
-                f"INTO … SELECT * FROM … VERSION AS OF {rewrite.version - 1} WHERE _sequence > …; then pass "
-                "on_gap='skip' until the next commit",
-                table=target.name,
-                operation=rewrite.operation,
-                version=rewrite.version,
-            )
+            raise rewritten(target.name, rewrite)
         expected = plan.table_ids.get(target.name) if plan else None
         found = target.table_id()
         if expected is not None and found != expected:
@@ -103,6 +103,21 @@ def same_tables(app_id: str, plan: Plan | None, targets: Sequence[Target]) -> No
                 expected_id=expected,
                 found_id=found,
             )
+
+
+def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:
+    """The error for rows that were taken back; `hidden_by` is the version of ours that came after, if one did."""
+    then = "then pass on_gap='skip' until the next commit"
+    if hidden_by is not None:
+        then = f"our commit of version {hidden_by} came after it, so the next start goes on and does not say this again"
+    return TableRewritten(
+        f"{rewrite.operation} at version {rewrite.version} ({rewrite.timestamp}) took rows back from {table!r} that "
+        f"count as loaded. Replay them from the version before, for example INSERT INTO … SELECT * FROM … VERSION AS "
+        f"OF {rewrite.version - 1} WHERE _sequence > …; {then}",
+        table=table,
+        operation=rewrite.operation,
+        version=rewrite.version,
+    )
 
 
 def pending_plan(plan: Plan | None, committed: int, digest: str, *, accept_gaps: bool) -> None:

@@ -41,8 +41,14 @@ class Target(Protocol):
     def table_id(self) -> str | None: ...
     def committed(self, app_id: str) -> int | None: ...
     def rewritten_since(self, app_id: str) -> Rewrite | None: ...
-    def append(self, rows: Any, *, app_id: str, first: int, last: int, epoch: int, entries: int) -> Any:
-        """`entries` counts the batches of the range. Raises ConcurrentCommit where another commit came between."""
+    def append(
+        self, rows: Any, *, app_id: str, first: int, last: int, epoch: int, entries: int, accept_rewrites: bool = False
+    ) -> Any:
+        """`entries` counts the batches of the range.
+
+        Raises ConcurrentCommit where another commit came between, and TableRewritten, unless that is accepted, where
+        one since our last took rows back.
+        """
         ...
 
 

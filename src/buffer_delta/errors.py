@@ -64,7 +64,7 @@ class CommitSkipped(BufferQueueError):
 
 
 class ConcurrentCommit(BufferQueueError):
-    """Another commit came between, and ours did not happen. Read the table's position before trying again."""
+    """Another commit came between; or our own did, if its reply was lost. Read the table's position, then decide."""
 
     table: str
     app_id: str

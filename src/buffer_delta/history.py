@@ -18,6 +18,9 @@ log = logging.getLogger(__name__)
 
 HISTORY_WALK_MAX = 10_000  # commits read one by one, a few ms each; beyond that a start would take minutes
 
+_PARTIAL = ("predicate", "isDynamicPartitionOverwrite", "replaceOnCond", "replaceUsingCols")
+"""What Delta notes, by one of these, of an overwrite that leaves the rest of the table alone."""
+
 CommitInfo = Mapping[str, Any]
 
 
@@ -80,8 +83,8 @@ def _takes_rows(info: Mapping[str, Any]) -> bool:
     parameters = info.get("operationParameters") or {}
     if operation == "RESTORE" or "REPLACE TABLE" in operation:
         return True
-    partial = parameters.get("predicate") or str(parameters.get("dynamicPartitionOverwrite")).lower() == "true"
-    return operation == "WRITE" and parameters.get("mode") == "Overwrite" and not partial
+    is_whole = all(parameters.get(key) in (None, False, "", "false") for key in _PARTIAL)
+    return operation == "WRITE" and parameters.get("mode") == "Overwrite" and is_whole
 
 
 def _rewrite(version: int, info: Mapping[str, Any]) -> Rewrite:

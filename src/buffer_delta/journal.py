@@ -92,7 +92,8 @@ class Journal:
         `committed` is what every table holds, `furthest` what one of them does: where they differ, a range was
         committed to some tables only. It becomes the plan, to be completed; if some of its batches had been sent to
         the dead letters, that is not known any more, and they are tried again.
-        A ledger that is ours already stays, unless the tables are ahead of it. So this may be left switched on.
+        A ledger that is ours already stays, unless a table is ahead of its plan or in the middle of it. So this may
+        be left switched on.
         """
         tables = tuple(tables)
         most = committed if furthest is None else furthest
@@ -104,8 +105,8 @@ class Journal:
 
         def change(seen: Snapshot) -> bytes | None:
             ledger = self._parse(seen) or self._new(app_id, tables)
-            planned = ledger.plan.last if ledger.plan else -1
-            if ledger.born and self._is_ours(ledger, app_id, tables) and most <= planned:
+            fits = most < ledger.plan.first or most == ledger.plan.last if ledger.plan else most < 0
+            if ledger.born and self._is_ours(ledger, app_id, tables) and fits:
                 return None
             return ledger.changed(
                 born=True, app_id=app_id, tables=tables, plan=plan, last_location=None, blocked=None
@@ -171,7 +172,7 @@ class Journal:
             released = ledger.blocked
             plan = ledger.plan.forgiven()
             if skip:
-                plan = plan.split(ledger.blocked.batches)
+                plan = plan.split({**(plan.quarantined or {}), **ledger.blocked.batches})
             return ledger.changed(blocked=None, plan=plan).to_bytes()
 
         self._cas.update(change)

@@ -185,7 +185,7 @@ class Loader:
     # Telling
 
     def _report(self, done: Done, seconds: float) -> Progress:
-        assert self._protocol.consumer is not None
+        lag_batches, lag_seconds = self._lag()
         rows = {name: commit for name, commit in done.commits.items() if name != self.config.dead_letters}
         dead = done.commits.get(self.config.dead_letters or "")
         progress = Progress(
@@ -196,8 +196,8 @@ class Loader:
             bytes=sum(self._work.look_up_sizes(done.descriptors).values()),
             files=sum(commit.files for commit in done.commits.values()),
             seconds=seconds,
-            lag_batches=len(self._protocol.consumer),
-            lag_seconds=self._protocol.consumer.lag_seconds(),
+            lag_batches=lag_batches,
+            lag_seconds=lag_seconds,
             attempts=done.plan.attempts,
         )
         self.last_progress = progress
@@ -212,6 +212,17 @@ class Loader:
         if self._on_progress:
             self._on_progress(progress)
         return progress
+
+    def _lag(self) -> tuple[int, float]:
+        """What is left in the queue, and how old it is. If the store does not answer: as it was at the last commit."""
+        consumer = self._protocol.consumer
+        assert consumer is not None
+        try:
+            return len(consumer), consumer.lag_seconds()
+        except StorageError as error:
+            log.warning("no new lag, the range is loaded all the same: %s", error)
+            known = self.last_progress
+            return (known.lag_batches, known.lag_seconds) if known else (0, 0.0)
 
     @contextmanager
     def _counting_fences(self) -> Iterator[None]:

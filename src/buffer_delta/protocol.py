@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,8 +54,8 @@ def _unwatched(_step: str) -> None:
 class LoadProtocol:
     """One loader's life: `open`, then `step` until told to stop, then `close`.
 
-    After an error from `step` that is not Fenced or StateLost, `step` may be called again: it repeats the same
-    range as the next attempt. `reached` is told the name of every step that was just completed.
+    After an error from `step` that is not Fenced, StateLost or Blocked, `step` may be called again: it repeats the
+    same range as the next attempt. `reached` is told the name of every step that was just completed.
     """
 
     def __init__(
@@ -136,6 +136,7 @@ class LoadProtocol:
         ledger = self._journal.read() or ledger
         checks.not_blocked(ledger)
         checks.ledger_knows(ledger, max(positions))
+        checks.not_inside(ledger.plan, self._names, positions)
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
             checks.same_tables(ledger.app_id or "", ledger.plan, self._targets)
@@ -231,12 +232,15 @@ class LoadProtocol:
 
     def _run(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Done:
         assert self.consumer is not None
-        if plan.quarantined is None and plan.attempts > self._rules.max_delivery_attempts:
-            plan = self._quarantine(plan, descriptors)
+        positions = dict(zip(self._names, self._positions(self.app_id), strict=True))
+        self._check_not_beyond(plan, positions)
         commits: dict[str, Any] = {}
-        if self._least_committed(self.app_id) < plan.last:  # else only the ack is missing
+        if min(positions.values()) < plan.last:  # else only the ack is missing
+            if plan.attempts > self._rules.max_delivery_attempts:
+                plan = self._quarantine(plan, descriptors)
             commits = self._commit_all(plan, descriptors)
-        self.consumer.ack_through(plan.last)
+        # The location: if the manifest was put back meanwhile, that sequence may be another batch, in no table.
+        self.consumer.ack_through(plan.last, location=descriptors[-1].location)
         self._reached("acked")
         self.committed = plan.last
         while self._ready and self._ready[0].sequence <= plan.last:
@@ -265,12 +269,7 @@ class LoadProtocol:
             position = self._position(target)
             if position == plan.last:
                 return commit
-            if position > plan.last:
-                raise Fenced(
-                    f"{target.name!r} is at sequence {position}, beyond the range {plan.first}..{plan.last} in "
-                    "hand: another loader took over",
-                    epoch=self.epoch,
-                )
+            self._check_not_beyond(plan, {target.name: position})
             if position >= plan.first:
                 raise checks.inside(target.name, position, plan)
             if position != plan.after and not self._rules.accept_gaps:  # below it: the table was put back, or dropped
@@ -283,6 +282,7 @@ class LoadProtocol:
                     last=plan.last,
                     epoch=self.epoch,
                     entries=entries,
+                    accept_rewrites=self._rules.accept_gaps,
                 )
             except ConcurrentCommit as error:
                 log.info("a concurrent commit on %s: %s; looking again", target.name, error)
@@ -295,13 +295,28 @@ class LoadProtocol:
             last=plan.last,
         )
 
+    def _check_not_beyond(self, plan: Plan, positions: Mapping[str, int]) -> None:
+        """No table can be past a range that nobody else holds: acking it would drop what was never loaded."""
+        for name, position in positions.items():
+            if position > plan.last:
+                raise Fenced(
+                    f"{name!r} is at sequence {position}, beyond the range {plan.first}..{plan.last} in hand: another "
+                    "loader took over, or another queue is loaded under the same app_id",
+                    epoch=self.epoch,
+                )
+
     def _quarantine(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Plan:
-        """After too many attempts: find the batches that are to blame, and do with them what the rules say."""
-        bad = {f.sequence: f.error for f in self._work.probe(descriptors) if f.kind in ("data", "missing")}
+        """After too many attempts: find the batches that are to blame, and do with them what the rules say.
+
+        Once the split is written a table may hold the range already, so then an operator decides in any case.
+        """
+        known = plan.quarantined or {}
+        failures = [f for f in self._work.probe(descriptors) if f.sequence not in known]
+        bad = {f.sequence: f.error for f in failures if f.kind in ("data", "missing")}
         self._journal.check(self.epoch)  # a missing batch may mean that a successor is done with it
         if not bad:
             return plan
-        if self._rules.dlq_strategy == "skip":
+        if self._rules.dlq_strategy == "skip" and plan.quarantined is None:
             log.warning("sending %d unreadable batches to the dead letters: %s", len(bad), sorted(bad))
             self._plan = self._journal.revise(self.epoch, plan, plan.split(bad))
             self._reached("split")

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from buffer.errors import InvalidInput
+from buffer_delta import checks
 from buffer_delta.contracts import Rewrite
 from buffer_delta.delta_commit import Fast, Public, Writer
 from buffer_delta.delta_log import DeltaLog, Snapshot
@@ -129,10 +130,6 @@ class DeltaTarget:
         """The table as it was given."""
         return self._name
 
-    @property
-    def merge_schema(self) -> bool:
-        return self._merge_schema
-
     def __repr__(self) -> str:
         return f"DeltaTarget({self._name!r})"
 
@@ -156,18 +153,32 @@ class DeltaTarget:
     # Moving on
 
     def append(
-        self, rows: DataFrame, *, app_id: str, first: int, last: int, epoch: int, entries: int | None = None
+        self,
+        rows: DataFrame,
+        *,
+        app_id: str,
+        first: int,
+        last: int,
+        epoch: int,
+        entries: int | None = None,
+        accept_rewrites: bool = False,
     ) -> Commit:
         """Write the rows and `last` in one transaction; read the position again.
 
-        The caller compares `Commit.committed` with `last`. On ConcurrentCommit and SchemaMismatch nothing was
-        written. After any other error the commit may have landed: read the position before trying again.
+        The caller compares `Commit.committed` with `last`. On SchemaMismatch nothing was written. After any other
+        error the commit may have landed, also on ConcurrentCommit: Delta reports a conflict with a commit of ours
+        whose reply was lost. So read the position before trying again.
+
+        Our commit on top hides what was done to the table before it. Hence TableRewritten if rows were taken back
+        since our last one, also while this one was written; then it has landed.
         """
         started = time.perf_counter()
         before = self._log.newest() or self._create(rows)
         position = self._log.position(app_id, before)
         if position is not None and position >= last:
             return Commit(None, 0, 0, 0, time.perf_counter() - started, position)
+        if not accept_rewrites and (rewrite := self._rewrite(before.version, app_id, position)):
+            raise checks.rewritten(self._name, rewrite)
         rows = self._fitted(rows, before)
         note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
         options = {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note}
@@ -179,6 +190,8 @@ class DeltaTarget:
             raise self._explained(error, rows, app_id, last) from error
         after = self._log.newest()
         version, metrics = self._find_commit(note, before.version, after)
+        if version is not None and version > before.version + 1 and not accept_rewrites:
+            self._check_between(version, app_id, position)
         return Commit(
             version=version,
             rows=int(metrics.get("numOutputRows", 0)),
@@ -187,6 +200,12 @@ class DeltaTarget:
             seconds=time.perf_counter() - started,
             committed=self._log.position(app_id, after) if after else None,
         )
+
+    def _check_between(self, version: int, app_id: str, position: int | None) -> None:
+        """Other commits came between the snapshot that ours began with and ours."""
+        rewrite = self._rewrite(version - 1, app_id, position)
+        if rewrite is not None:
+            raise checks.rewritten(self._name, rewrite, hidden_by=version)
 
     def _find_commit(self, note: str, before: int, after: Snapshot | None) -> tuple[int | None, Mapping[str, str]]:
         """Our own commit among those since `before`; others may have come after it."""
@@ -221,8 +240,7 @@ class DeltaTarget:
         conflict = conflict_name(error)
         if conflict:
             return ConcurrentCommit(
-                f"another commit to {self._name!r} came between ({conflict}), this one did not happen: read the "
-                "table's position, then decide",
+                f"another commit to {self._name!r} came between ({conflict}): read the table's position, then decide",
                 table=self._name,
                 app_id=app_id,
                 last=last,
@@ -283,10 +301,10 @@ class DeltaTarget:
         older log was cleaned up, nothing can be told and nothing is reported.
         """
         snapshot = self._log.newest()
-        committed = self._log.position(app_id, snapshot) if snapshot else None
-        if snapshot is None or committed is None:
-            return None
-        return find_rewrite(self._log.commit_info, snapshot.version, app_id, committed)
+        return self._rewrite(snapshot.version, app_id, self._log.position(app_id, snapshot)) if snapshot else None
+
+    def _rewrite(self, newest: int, app_id: str, committed: int | None) -> Rewrite | None:
+        return None if committed is None else find_rewrite(self._log.commit_info, newest, app_id, committed)
 
     def preflight(self) -> list[str]:
         """What an operator should know before loading: settings under which exactly-once would not hold."""

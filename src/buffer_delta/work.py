@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
+from pyspark.sql import functions
 
 from buffer.clock import Clock
 from buffer.errors import InvalidConfig, ObjectNotFound
@@ -57,11 +58,6 @@ class SparkWork:
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self._sizes: dict[str, int] = {}
         self._digest = _digest(config, self._format)
-
-    @property
-    def evolving(self) -> bool:
-        """Whether new columns may appear in the data."""
-        return self._format.evolving
 
     @property
     def digest(self) -> str:
@@ -170,6 +166,8 @@ class SparkWork:
         if callable(route):
             column: Column = route(frame)
             return column
+        if route not in frame.columns and self._format.evolving:
+            return functions.lit(None)  # no record of this range has it: as if each had a null there
         if route not in frame.columns:
             raise InvalidConfig(
                 f"route_by={route!r} is not a column; there are {', '.join(frame.columns)}",

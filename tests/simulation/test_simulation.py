@@ -14,6 +14,8 @@ from buffer.testing.simulator import Trace, Violation, World
 from buffer.testing.simulator.runner import Outcome, main, run_seeds
 from buffer_delta.testing import simulate, world_of
 
+pytestmark = pytest.mark.xdist_group("simulation")  # they share what the seeds came to
+
 SEEDS = 300
 FIRST = 1_000_000  # away from the seeds of `make simulate`, so that the two do not repeat each other
 

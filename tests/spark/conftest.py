@@ -13,14 +13,17 @@ from pyspark.sql import SparkSession
 
 from buffer_delta.session import spark_session
 
+_SLOW_TO_START = {"spark", "pair"}
+"""Fixtures that start Spark: tests that share one run in the same process."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            if "spark" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("spark session"))
+            for fixture in _SLOW_TO_START & set(getattr(item, "fixturenames", ())):
+                item.add_marker(pytest.mark.xdist_group(fixture))
 
 
 @pytest.fixture(scope="session")

@@ -72,7 +72,7 @@ def test_should_find_nothing_where_nothing_was_done(table: History) -> None:
         ("OPTIMIZE", {}),
         ("SET TBLPROPERTIES", {}),
         ("WRITE", {"mode": "Overwrite", "predicate": '["part = 1"]'}),
-        ("WRITE", {"mode": "Overwrite", "dynamicPartitionOverwrite": "true"}),
+        ("WRITE", {"mode": "Overwrite", "isDynamicPartitionOverwrite": True}),
         ("RESTORE", {"version": 3, "timestamp": None}),
     ],
 )

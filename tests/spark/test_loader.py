@@ -11,7 +11,9 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from buffer.errors import Fenced
+from buffer.consumer import Consumer
+from buffer.errors import Fenced, StorageError
+from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
 from buffer_delta.loader import Loader
@@ -142,13 +144,16 @@ def test_should_apply_a_transform(spark: SparkSession, queue: Path, table: Path)
     assert frame.where("twice = 2 * id").count() == 10
 
 
-def test_should_notice_that_delta_skipped_the_commit(spark: SparkSession, queue: Path, table: Path) -> None:
+@pytest.mark.parametrize("moment", ["planned", "decoded"])
+def test_should_notice_that_delta_skipped_the_commit(
+    spark: SparkSession, queue: Path, table: Path, moment: str
+) -> None:
     produce(queue, numbered(2))
     load(spark, queue, table, app_id="app")
     produce(queue, numbered(2, start=20))
 
     def another_writer_comes_first(step: str) -> None:
-        if step == "decoded":
+        if step == moment:
             rows = spark.read.format("delta").load(str(table)).limit(0)
             options = {"txnAppId": "app", "txnVersion": "99"}
             rows.write.format("delta").mode("append").options(**options).save(str(table))
@@ -158,6 +163,21 @@ def test_should_notice_that_delta_skipped_the_commit(spark: SparkSession, queue:
         loader.run(available_now=True)
     assert ids(spark, table) == list(range(20))
     assert loader.last_progress is None
+    left = Manifest.from_bytes(open_store(str(queue)).get("ingest/manifest").data)
+    assert (left.first_sequence, left.next_sequence) == (2, 4), "what was not loaded is not acked"
+
+
+def test_should_tell_its_progress_even_if_the_lag_cannot_be_read(
+    spark: SparkSession, queue: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(_self: Consumer) -> int:
+        raise StorageError("the store does not answer")
+
+    produce(queue, numbered(2))
+    monkeypatch.setattr(Consumer, "__len__", no_answer)
+    progress = load(spark, queue, table)
+    assert progress is not None
+    assert (progress.last, progress.rows) == (1, 20)
 
 
 def test_should_create_the_table_as_asked(spark: SparkSession, queue: Path, table: Path) -> None:

@@ -103,6 +103,36 @@ def test_should_refuse_a_manifest_put_back_from_a_backup(queue: Path, tmp_path: 
     refused(queue, load, ManifestLost, "backup")
 
 
+def test_should_refuse_a_manifest_of_an_earlier_claim(queue: Path, tmp_path: Path, load: Load) -> None:
+    """Nothing was added since the backup: only the epoch gives it away."""
+    produce(queue, numbered(2))
+    load()
+    shutil.copy(queue / MANIFEST, tmp_path / "backup")
+    load()
+    shutil.copy(tmp_path / "backup", queue / MANIFEST)
+    refused(queue, load, ManifestLost, "epoch 2")
+
+
+def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(
+    spark: SparkSession, queue: Path, table: Path, tmp_path: Path
+) -> None:
+    """The manifest is put back while the loader commits, and producers go on from there."""
+    produce(queue, numbered(1))
+    config = LoaderConfig(store=str(queue), table=str(table), format="raw", gc_enabled=False)
+
+    def put_back(step: str) -> None:
+        if step == "entered":
+            shutil.copy(queue / MANIFEST, tmp_path / "backup")
+            produce(queue, numbered(2, start=10))
+        elif step == "decoded":
+            shutil.copy(tmp_path / "backup", queue / MANIFEST)
+            produce(queue, numbered(5, start=100))
+
+    with pytest.raises(ManifestLost, match="sequence 2 of"):
+        Loader(spark, config, reached=put_back).run(available_now=True)
+    assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
+
+
 def test_should_refuse_a_manifest_that_is_gone(queue: Path, load: Load) -> None:
     produce(queue, numbered(2))
     load()
@@ -131,6 +161,49 @@ def test_should_refuse_an_app_id_that_another_queue_used(
     produce(other, numbered(8, start=1000))
     refused(other, load, LedgerBehind, "another app_id", store=str(other), app_id="app")
     assert ids(spark, table) == list(range(20))
+
+
+def test_should_refuse_a_table_in_the_middle_of_the_plan(
+    spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
+) -> None:
+    """Two queues under one app_id: what the other one committed must not pass for ours and be dequeued."""
+    produce(queue, numbered(4))
+    produce(tmp_path / "other", numbered(2, start=100))
+
+    def other_comes_first(step: str) -> None:
+        if step == "planned":
+            load(store=str(tmp_path / "other"), app_id="app")
+
+    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
+    loader = Loader(spark, LoaderConfig(**config, gc_enabled=False, app_id="app"), reached=other_comes_first)
+    with pytest.raises(LedgerBehind, match=r"middle of the range 0\.\.3"):
+        loader.run(available_now=True)
+    refused(queue, load, LedgerBehind, r"middle of the range 0\.\.3", app_id="app")
+    assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
+
+
+def test_should_go_on_after_an_old_ledger_was_put_back_and_adopted(
+    spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
+) -> None:
+    produce(queue, numbered(2))
+    load(app_id="app")
+    produce(queue, numbered(4, start=20))
+
+    def die(step: str) -> None:
+        if step == "planned":
+            raise KeyboardInterrupt
+
+    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
+    with pytest.raises(KeyboardInterrupt):
+        Loader(spark, LoaderConfig(**config, gc_enabled=False, app_id="app"), reached=die).run(available_now=True)
+    shutil.copy(queue / LEDGER, tmp_path / "backup")  # it plans 2..5
+    (queue / LEDGER).unlink()
+    load(app_id="app", adopt=True, max_batches_per_commit=1)
+    produce(queue, numbered(1, start=60))
+    shutil.copy(tmp_path / "backup", queue / LEDGER)
+    assert_exactly_once(spark, table, 60)
+    load(app_id="app", adopt=True)
+    assert_exactly_once(spark, table, 70)
 
 
 def test_should_refuse_a_queue_that_starts_beyond_the_table(
@@ -218,6 +291,25 @@ def test_should_notice_that_rows_were_taken_back_while_it_runs(
     produce(queue, numbered(1, start=20))
     with pytest.raises(TableRewritten, match="RESTORE"):
         running.run_once()
+
+
+def test_should_notice_that_rows_were_taken_back_while_a_range_was_decoded(
+    spark: SparkSession, queue: Path, table: Path, load: Load
+) -> None:
+    produce(queue, numbered(2))
+    load(max_batches_per_commit=1)
+    produce(queue, numbered(1, start=20))
+
+    def restore(step: str) -> None:
+        if step == "decoded":
+            DeltaTable.forPath(spark, str(table)).restoreToVersion(1)
+
+    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
+    with pytest.raises(TableRewritten, match="RESTORE"):
+        Loader(spark, LoaderConfig(**config, gc_enabled=False), reached=restore).run(available_now=True)
+    with pytest.raises(TableRewritten, match="RESTORE"):
+        load()
+    assert ids(spark, table) == list(range(10))
 
 
 def test_should_notice_that_the_table_was_made_again_while_it_runs(

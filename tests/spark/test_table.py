@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from buffer.errors import InvalidInput
 from buffer_delta import delta_log
 from buffer_delta.delta_commit import Fast, Public
-from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
+from buffer_delta.errors import ConcurrentCommit, SchemaMismatch, TableRewritten
 from buffer_delta.table import Commit, DeltaTarget, log_store_warnings, path_of, retention_warnings
 
 APP = "buffer/01TEST"
@@ -49,8 +49,9 @@ def rows(spark: SparkSession, count: int = 3) -> DataFrame:
     return spark.range(0, count, 1, 1)
 
 
-def append(target: DeltaTarget, df: DataFrame, last: int, *, first: int = 0, epoch: int = 1) -> Commit:
-    return target.append(df, app_id=APP, first=first, last=last, epoch=epoch, entries=last - first + 1)
+def append(target: DeltaTarget, df: DataFrame, last: int, *, first: int = 0, **also: Any) -> Commit:
+    usual = {"app_id": APP, "first": first, "last": last, "epoch": 1, "entries": last - first + 1}
+    return target.append(df, **usual | also)
 
 
 def count(spark: SparkSession, target: DeltaTarget) -> int:
@@ -391,7 +392,7 @@ def test_should_report_what_took_rows_back(spark: SparkSession) -> None:
     }
     target = DeltaTarget(spark, name)
     for last, (operation, statement) in enumerate(actions.items()):
-        append(target, rows(spark), last, first=last)
+        append(target, rows(spark), last, first=last, accept_rewrites=True)
         assert target.rewritten_since(APP) is None
         spark.sql(statement)
         assert target.committed(APP) == last, "Delta keeps the transaction"
@@ -403,6 +404,45 @@ def test_should_report_what_took_rows_back(spark: SparkSession) -> None:
         assert rewrite.version == newest.version
         assert rewrite.timestamp.startswith("20")
     spark.sql(f"DROP TABLE {name}")
+
+
+def test_should_refuse_to_hide_what_took_rows_back(spark: SparkSession, either: DeltaTarget) -> None:
+    append(either, rows(spark), 4)
+    spark.sql(f"INSERT OVERWRITE delta.`{either.name}` VALUES (1L)")
+    with pytest.raises(TableRewritten, match="VERSION AS OF 1 "):
+        append(either, rows(spark), 9, first=5)
+    assert either.committed(APP) == 4
+    append(either, rows(spark), 9, first=5, accept_rewrites=True)
+    assert count(spark, either) == 4
+
+
+def test_should_report_what_took_rows_back_while_it_wrote(spark: SparkSession, either: DeltaTarget) -> None:
+    """Our commit comes after it, and hides it from every later look: this is the last moment to say it."""
+    append(either, rows(spark), 4)
+    write = either._writer.append
+
+    def somebody_comes_first(*args: Any) -> None:
+        spark.sql(f"INSERT OVERWRITE delta.`{either.name}` VALUES (1L)")
+        write(*args)
+
+    either._writer.append = somebody_comes_first  # type: ignore[method-assign]
+    with pytest.raises(TableRewritten, match="our commit of version 3 came after it"):
+        append(either, rows(spark), 9, first=5)
+    assert either.committed(APP) == 9
+    assert either.rewritten_since(APP) is None
+
+
+def test_should_leave_an_overwrite_of_some_partitions_to_the_user(spark: SparkSession, tmp_path: Path) -> None:
+    target = DeltaTarget(spark, str(tmp_path / "table"), partition_by=["part"])
+    frame = spark.range(0, 4, 1, 1).selectExpr("id", "id % 2 AS part")
+    append(target, frame, 0)
+    dynamic = frame.where("part = 1").write.format("delta").mode("overwrite")
+    dynamic.option("partitionOverwriteMode", "dynamic").save(target.name)
+    assert count(spark, target) == 4
+    assert target.rewritten_since(APP) is None
+    frame.where("part = 1").write.format("delta").mode("overwrite").option("replaceWhere", "part = 1").save(target.name)
+    assert target.rewritten_since(APP) is None
+    append(target, frame, 1, first=1)
 
 
 def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, target: DeltaTarget) -> None:

@@ -108,8 +108,11 @@ class SimulatedTarget:
     def rewritten_since(self, _app_id: str) -> Rewrite | None:
         return None  # nobody restores tables here
 
-    def append(self, rows: Any, *, app_id: str, first: int, last: int, epoch: int, entries: int) -> int | None:
+    def append(
+        self, rows: Any, *, app_id: str, first: int, last: int, epoch: int, entries: int, accept_rewrites: bool = False
+    ) -> int | None:
         del first, epoch, entries  # they only go into the commit's userMetadata
+        del accept_rewrites  # nobody restores tables here
         seen = self._snapshot(app_id)
         if seen.txn_version is not None and seen.txn_version >= last:
             self._counts["commits skipped"] += 1
