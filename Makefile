@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## The main job on local files: produce, load, kill -9 in the middle of a commit, go on, check
 	@$(BIN)/buffer-delta demo
 
-test: setup ## Run all tests, those of the one Spark session beside the others: JOBS=3
+test: setup ## Run all tests, in several processes: JOBS=3
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 check: lint test ## The whole gate: lint, then tests

@@ -10,6 +10,9 @@ from buffer.testing.contract import StoreContract
 from tests.servers import AzureServer
 
 
+pytestmark = pytest.mark.xdist_group("azure")  # one server for all of them
+
+
 class TestAzure(StoreContract):
     @pytest.fixture
     def store(self, azure_server: AzureServer) -> Store:

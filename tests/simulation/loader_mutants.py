@@ -38,7 +38,9 @@ def _trusting_txn() -> Iterator[None]:
     """Without the checks that notice a broken plan before it does harm: the plan alone must be what prevents it."""
     with (
         patch.object(LoadProtocol, "_commit", _commit_by_txn_alone),
+        patch.object(LoadProtocol, "_check_not_beyond", _accept),
         patch.object(checks, "ledger_knows", _accept),
+        patch.object(checks, "not_inside", _accept),
     ):
         yield
 
@@ -190,12 +192,13 @@ def committed_is_cached() -> Iterator[None]:
 @mutant("loader", sees=LOST)
 def one_table_speaks_for_all() -> Iterator[None]:
     """The position is the largest of the tables', not the least."""
+    real = LoadProtocol._positions
 
-    def most(self: LoadProtocol, app_id: str) -> int:
-        positions = [target.committed(app_id) for target in self._targets]
-        return max(-1 if position is None else position for position in positions)
+    def most(self: LoadProtocol, app_id: str) -> list[int]:
+        positions = real(self, app_id)
+        return [max(positions)] * len(positions)
 
-    with patch.object(LoadProtocol, "_least_committed", most):
+    with patch.object(LoadProtocol, "_positions", most):
         yield
 
 

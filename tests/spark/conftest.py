@@ -1,6 +1,7 @@
-"""One Spark session for the whole suite: starting a second one costs more than most tests.
+"""One Spark session for all tests of a process: starting another one costs more than most tests.
 
-Where the suite runs in several processes (`make test`), the tests that use it stay together in one of them.
+Where the suite runs in several processes (`make test`), the tests that use it stay together in two of them: the
+loader's in one, the others in another.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
             for fixture in _SLOW_TO_START & set(getattr(item, "fixturenames", ())):
-                item.add_marker(pytest.mark.xdist_group(fixture))
+                is_loader = item.path.name.startswith("test_loader")
+                item.add_marker(pytest.mark.xdist_group(f"{fixture}, loader" if is_loader else fixture))
 
 
 @pytest.fixture(scope="session")
