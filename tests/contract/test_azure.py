@@ -9,7 +9,6 @@ from buffer.store import Store, open_store
 from buffer.testing.contract import StoreContract
 from tests.servers import AzureServer
 
-
 pytestmark = pytest.mark.xdist_group("azure")  # one server for all of them
 
 
