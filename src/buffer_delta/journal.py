@@ -172,7 +172,7 @@ class Journal:
             released = ledger.blocked
             plan = ledger.plan.forgiven()
             if skip:
-                plan = plan.split({**(plan.quarantined or {}), **ledger.blocked.batches})
+                plan = plan.split(ledger.blocked.batches)
             return ledger.changed(blocked=None, plan=plan).to_bytes()
 
         self._cas.update(change)

@@ -236,7 +236,7 @@ class LoadProtocol:
         self._check_not_beyond(plan, positions)
         commits: dict[str, Any] = {}
         if min(positions.values()) < plan.last:  # else only the ack is missing
-            if plan.attempts > self._rules.max_delivery_attempts:
+            if plan.quarantined is None and plan.attempts > self._rules.max_delivery_attempts:
                 plan = self._quarantine(plan, descriptors)
             commits = self._commit_all(plan, descriptors)
         # The location: if the manifest was put back meanwhile, that sequence may be another batch, in no table.
@@ -308,15 +308,13 @@ class LoadProtocol:
     def _quarantine(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Plan:
         """After too many attempts: find the batches that are to blame, and do with them what the rules say.
 
-        Once the split is written a table may hold the range already, so then an operator decides in any case.
+        Not once the split is written: a table may hold rows of such a batch, and it must not be a dead letter then.
         """
-        known = plan.quarantined or {}
-        failures = [f for f in self._work.probe(descriptors) if f.sequence not in known]
-        bad = {f.sequence: f.error for f in failures if f.kind in ("data", "missing")}
+        bad = {f.sequence: f.error for f in self._work.probe(descriptors) if f.kind in ("data", "missing")}
         self._journal.check(self.epoch)  # a missing batch may mean that a successor is done with it
         if not bad:
             return plan
-        if self._rules.dlq_strategy == "skip" and plan.quarantined is None:
+        if self._rules.dlq_strategy == "skip":
             log.warning("sending %d unreadable batches to the dead letters: %s", len(bad), sorted(bad))
             self._plan = self._journal.revise(self.epoch, plan, plan.split(bad))
             self._reached("split")

@@ -188,40 +188,6 @@ def test_should_leave_out_what_an_operator_gave_up(spark: SparkSession, tmp_path
     assert ids(spark, tmp_path / "table") == [*range(20), *range(30, 40)]
 
 
-def test_should_block_on_a_batch_that_was_damaged_after_the_split(spark: SparkSession, tmp_path: Path) -> None:
-    """One table may hold the range already, so it is not skipped on its own account; an operator can."""
-    produce(tmp_path / "queue", numbered(3))
-    config = LoaderConfig(
-        store=str(tmp_path / "queue"),
-        table=str(tmp_path / "table"),
-        dead_letters=str(tmp_path / "dead"),
-        dlq_strategy="skip",
-        format={"type": "json", "schema": "id BIGINT"},
-        gc_enabled=False,
-        max_delivery_attempts=1,
-        retry_attempts=3,
-        retry_max_s=0.01,
-    )
-
-    def die(step: str) -> None:
-        if step == "split":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        Loader(spark, config, reached=die).run(available_now=True)
-    store = open_store(str(tmp_path / "queue"))
-    entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(1)
-    assert entry is not None
-    store.put(entry.location, b"garbage that is no batch")
-    with pytest.raises(Blocked, match="--skip"):
-        Loader(spark, config).run(available_now=True)
-    Journal(store, "ingest/manifest", SystemClock()).unblock(skip=True)
-    Loader(spark, config).run(available_now=True)
-    assert ids(spark, tmp_path / "table") == [*range(10), *range(20, 30)]
-    (letter,) = spark.read.format("delta").load(str(tmp_path / "dead")).collect()
-    assert letter._sequence == 1
-
-
 def test_should_route_by_a_field_that_no_record_of_a_range_has(spark: SparkSession, tmp_path: Path) -> None:
     config = LoaderConfig(
         store=str(tmp_path / "queue"),
