@@ -1,14 +1,14 @@
 """What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
 
 `protocol.py` runs them at the start, before anything is claimed, except `pending_plan`, which needs the ledger
-as it is after entering.
+as it is after entering, and `not_beyond`, which guards each range's commit and ack.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buffer.errors import ManifestLost, ObjectNotFound
+from buffer.errors import Fenced, ManifestLost, ObjectNotFound
 from buffer.ledger import Ledger, Plan
 from buffer.manifest import Manifest
 from buffer.store.base import CanGet
@@ -55,6 +55,17 @@ def not_inside(plan: Plan | None, tables: Sequence[str], positions: Sequence[int
     for table, position in zip(tables, positions, strict=True):
         if plan is not None and plan.first <= position < plan.last:
             raise inside(table, position, plan)
+
+
+def not_beyond(plan: Plan, tables: Sequence[str], positions: Sequence[int], epoch: int) -> None:
+    """No table can be past a range that nobody else holds: acking it would drop what was never loaded."""
+    for table, position in zip(tables, positions, strict=True):
+        if position > plan.last:
+            raise Fenced(
+                f"{table!r} is at sequence {position}, beyond the range {plan.first}..{plan.last} in hand: another "
+                "loader took over, or another queue is loaded under the same app_id",
+                epoch=epoch,
+            )
 
 
 def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -232,10 +232,10 @@ class LoadProtocol:
 
     def _run(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Done:
         assert self.consumer is not None
-        positions = dict(zip(self._names, self._positions(self.app_id), strict=True))
-        self._check_not_beyond(plan, positions)
+        positions = self._positions(self.app_id)
+        checks.not_beyond(plan, self._names, positions, self.epoch)
         commits: dict[str, Any] = {}
-        if min(positions.values()) < plan.last:  # else only the ack is missing
+        if min(positions) < plan.last:  # else only the ack is missing
             if plan.quarantined is None and plan.attempts > self._rules.max_delivery_attempts:
                 plan = self._quarantine(plan, descriptors)
             commits = self._commit_all(plan, descriptors)
@@ -269,7 +269,7 @@ class LoadProtocol:
             position = self._position(target)
             if position == plan.last:
                 return commit
-            self._check_not_beyond(plan, {target.name: position})
+            checks.not_beyond(plan, [target.name], [position], self.epoch)
             if position >= plan.first:
                 raise checks.inside(target.name, position, plan)
             if position != plan.after and not self._rules.accept_gaps:  # below it: the table was put back, or dropped
@@ -294,16 +294,6 @@ class LoadProtocol:
             committed=self._position(target),
             last=plan.last,
         )
-
-    def _check_not_beyond(self, plan: Plan, positions: Mapping[str, int]) -> None:
-        """No table can be past a range that nobody else holds: acking it would drop what was never loaded."""
-        for name, position in positions.items():
-            if position > plan.last:
-                raise Fenced(
-                    f"{name!r} is at sequence {position}, beyond the range {plan.first}..{plan.last} in hand: another "
-                    "loader took over, or another queue is loaded under the same app_id",
-                    epoch=self.epoch,
-                )
 
     def _quarantine(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Plan:
         """After too many attempts: find the batches that are to blame, and do with them what the rules say.

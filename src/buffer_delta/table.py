@@ -177,8 +177,8 @@ class DeltaTarget:
         position = self._log.position(app_id, before)
         if position is not None and position >= last:
             return Commit(None, 0, 0, 0, time.perf_counter() - started, position)
-        if not accept_rewrites and (rewrite := self._rewrite(before.version, app_id, position)):
-            raise checks.rewritten(self._name, rewrite)
+        if not accept_rewrites:
+            self._check_rewrites(before.version, app_id, position)
         rows = self._fitted(rows, before)
         note = json.dumps({"app_id": app_id, "first": first, "last": last, "epoch": epoch, "entries": entries})
         options = {"txnAppId": app_id, "txnVersion": str(last), "userMetadata": note}
@@ -191,7 +191,7 @@ class DeltaTarget:
         after = self._log.newest()
         version, metrics = self._find_commit(note, before.version, after)
         if version is not None and version > before.version + 1 and not accept_rewrites:
-            self._check_between(version, app_id, position)
+            self._check_rewrites(version - 1, app_id, position, hidden_by=version)
         return Commit(
             version=version,
             rows=int(metrics.get("numOutputRows", 0)),
@@ -201,11 +201,10 @@ class DeltaTarget:
             committed=self._log.position(app_id, after) if after else None,
         )
 
-    def _check_between(self, version: int, app_id: str, position: int | None) -> None:
-        """Other commits came between the snapshot that ours began with and ours."""
-        rewrite = self._rewrite(version - 1, app_id, position)
+    def _check_rewrites(self, newest: int, app_id: str, position: int | None, hidden_by: int | None = None) -> None:
+        rewrite = self._rewrite(newest, app_id, position)
         if rewrite is not None:
-            raise checks.rewritten(self._name, rewrite, hidden_by=version)
+            raise checks.rewritten(self._name, rewrite, hidden_by=hidden_by)
 
     def _find_commit(self, note: str, before: int, after: Snapshot | None) -> tuple[int | None, Mapping[str, str]]:
         """Our own commit among those since `before`; others may have come after it."""

@@ -166,15 +166,15 @@ class SparkWork:
         if callable(route):
             column: Column = route(frame)
             return column
-        if route not in frame.columns and self._format.evolving:
+        if route in frame.columns:
+            return frame[route]
+        if self._format.evolving:
             return functions.lit(None)  # no record of this range has it: as if each had a null there
-        if route not in frame.columns:
-            raise InvalidConfig(
-                f"route_by={route!r} is not a column; there are {', '.join(frame.columns)}",
-                key="route_by",
-                value=route,
-            )
-        return frame[route]
+        raise InvalidConfig(
+            f"route_by={route!r} is not a column; there are {', '.join(frame.columns)}",
+            key="route_by",
+            value=route,
+        )
 
 
 def _nothing(_rows: Any) -> None:

@@ -38,8 +38,8 @@ def _trusting_txn() -> Iterator[None]:
     """Without the checks that notice a broken plan before it does harm: the plan alone must be what prevents it."""
     with (
         patch.object(LoadProtocol, "_commit", _commit_by_txn_alone),
-        patch.object(LoadProtocol, "_check_not_beyond", _accept),
         patch.object(checks, "ledger_knows", _accept),
+        patch.object(checks, "not_beyond", _accept),
         patch.object(checks, "not_inside", _accept),
     ):
         yield

@@ -39,7 +39,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def load(spark: SparkSession, queue: Path, table: Path) -> Load:
-    def load(**settings: Any) -> Any:
+    def load(reached: Callable[[str], None] | None = None, **settings: Any) -> Any:
         settings = {
             "store": str(queue),
             "table": str(table),
@@ -47,7 +47,7 @@ def load(spark: SparkSession, queue: Path, table: Path) -> Load:
             "gc_enabled": False,
             **settings,
         }
-        return Loader(spark, LoaderConfig(**settings)).run(available_now=True)
+        return Loader(spark, LoaderConfig(**settings), reached=reached).run(available_now=True)
 
     return load
 
@@ -113,12 +113,9 @@ def test_should_refuse_a_manifest_of_an_earlier_claim(queue: Path, tmp_path: Pat
     refused(queue, load, ManifestLost, "epoch 2")
 
 
-def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(
-    spark: SparkSession, queue: Path, table: Path, tmp_path: Path
-) -> None:
+def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(queue: Path, tmp_path: Path, load: Load) -> None:
     """The manifest is put back while the loader commits, and producers go on from there."""
     produce(queue, numbered(1))
-    config = LoaderConfig(store=str(queue), table=str(table), format="raw", gc_enabled=False)
 
     def put_back(step: str) -> None:
         if step == "entered":
@@ -129,7 +126,7 @@ def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(
             produce(queue, numbered(5, start=100))
 
     with pytest.raises(ManifestLost, match="sequence 2 of"):
-        Loader(spark, config, reached=put_back).run(available_now=True)
+        load(reached=put_back)
     assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
 
 
@@ -163,9 +160,7 @@ def test_should_refuse_an_app_id_that_another_queue_used(
     assert ids(spark, table) == list(range(20))
 
 
-def test_should_refuse_a_table_in_the_middle_of_the_plan(
-    spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
-) -> None:
+def test_should_refuse_a_table_in_the_middle_of_the_plan(queue: Path, tmp_path: Path, load: Load) -> None:
     """Two queues under one app_id: what the other one committed must not pass for ours and be dequeued."""
     produce(queue, numbered(4))
     produce(tmp_path / "other", numbered(2, start=100))
@@ -174,10 +169,8 @@ def test_should_refuse_a_table_in_the_middle_of_the_plan(
         if step == "planned":
             load(store=str(tmp_path / "other"), app_id="app")
 
-    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
-    loader = Loader(spark, LoaderConfig(**config, gc_enabled=False, app_id="app"), reached=other_comes_first)
     with pytest.raises(LedgerBehind, match=r"middle of the range 0\.\.3"):
-        loader.run(available_now=True)
+        load(reached=other_comes_first, app_id="app")
     refused(queue, load, LedgerBehind, r"middle of the range 0\.\.3", app_id="app")
     assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
 
@@ -193,9 +186,8 @@ def test_should_go_on_after_an_old_ledger_was_put_back_and_adopted(
         if step == "planned":
             raise KeyboardInterrupt
 
-    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
     with pytest.raises(KeyboardInterrupt):
-        Loader(spark, LoaderConfig(**config, gc_enabled=False, app_id="app"), reached=die).run(available_now=True)
+        load(reached=die, app_id="app")
     shutil.copy(queue / LEDGER, tmp_path / "backup")  # it plans 2..5
     (queue / LEDGER).unlink()
     load(app_id="app", adopt=True, max_batches_per_commit=1)
@@ -304,9 +296,8 @@ def test_should_notice_that_rows_were_taken_back_while_a_range_was_decoded(
         if step == "decoded":
             DeltaTable.forPath(spark, str(table)).restoreToVersion(1)
 
-    config = {"store": str(queue), "table": str(table), "format": {"type": "json", "schema": "id BIGINT"}}
     with pytest.raises(TableRewritten, match="RESTORE"):
-        Loader(spark, LoaderConfig(**config, gc_enabled=False), reached=restore).run(available_now=True)
+        load(reached=restore)
     with pytest.raises(TableRewritten, match="RESTORE"):
         load()
     assert ids(spark, table) == list(range(10))
