@@ -11,11 +11,13 @@ from unittest.mock import patch
 from buffer.cas import Snapshot
 from buffer.ledger import Ledger, Plan
 from buffer_delta import checks
+from buffer_delta.contracts import Failure
 from buffer_delta.errors import ConcurrentCommit
 from buffer_delta.journal import Journal
 from buffer_delta.protocol import LoadProtocol
 from buffer_delta.testing.delta_log import JobFailed, SimulatedTarget
-from tests.simulation.mutants import FALSE_ALARM, LOST, STUCK, TWICE, mutant
+from buffer_delta.testing.work import SimulatedWork
+from tests.simulation.mutants import FALSE_ALARM, GIVEN_UP, LOST, STUCK, TWICE, mutant
 
 # The plan
 
@@ -58,6 +60,18 @@ def plan_is_not_written() -> Iterator[None]:
         patch.object(Journal, "revise", plan),
         _trusting_txn(),
     ):
+        yield
+
+
+@mutant("loader", sees=f"{TWICE}|LedgerBehind")
+def plan_is_not_written_and_nothing_else_changes() -> Iterator[None]:
+    """The same with all checks in place: they call for help, or a row is there twice."""
+
+    def plan(self: Journal, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
+        self.check(epoch)
+        return plan
+
+    with patch.object(Journal, "plan", plan), patch.object(Journal, "revise", plan):
         yield
 
 
@@ -151,6 +165,57 @@ def split_is_not_written() -> Iterator[None]:
         return plan
 
     with patch.object(Journal, "_replace", write):
+        yield
+
+
+@mutant("loader", sees=f"{TWICE}|{LOST}")
+def route_change_is_ignored() -> Iterator[None]:
+    """A range that was split under one routing is completed under another."""
+    real = checks.pending_plan
+
+    def pending_plan(plan: Plan | None, committed: int, digest: str, **rules: Any) -> None:
+        real(plan, committed, plan.digest if plan is not None else digest, **rules)
+
+    with patch.object(checks, "pending_plan", pending_plan):
+        yield
+
+
+@mutant("loader", sees=f"{TWICE}|{LOST}")
+def split_is_changed_afterwards() -> Iterator[None]:
+    """A batch that cannot be read is set aside although the split is written and a table may hold its rows."""
+    real = LoadProtocol._commit_all
+
+    def commit_all(self: LoadProtocol, plan: Plan, descriptors: Sequence[Any]) -> Any:
+        if plan.quarantined is not None and plan.attempts > self._rules.max_delivery_attempts:
+            plan = self._quarantine(plan, descriptors)
+        return real(self, plan, descriptors)
+
+    with patch.object(LoadProtocol, "_commit_all", commit_all):
+        yield
+
+
+@mutant("loader", sees=GIVEN_UP)
+def good_batches_are_given_up() -> Iterator[None]:
+    """One bad batch, and its whole range is set aside."""
+    real = SimulatedWork.probe
+
+    def probe(self: SimulatedWork, descriptors: Sequence[Any]) -> Sequence[Failure]:
+        found = real(self, descriptors)
+        return [replace(found[0], sequence=descriptor.sequence) for descriptor in descriptors] if found else found
+
+    with patch.object(SimulatedWork, "probe", probe):
+        yield
+
+
+@mutant("loader", sees=GIVEN_UP)
+def lost_executors_are_blamed_on_batches() -> Iterator[None]:
+    """A batch is set aside because the machine that read it, or the way to the store, failed."""
+    real = SimulatedWork.probe
+
+    def probe(self: SimulatedWork, descriptors: Sequence[Any]) -> Sequence[Failure]:
+        return [replace(failure, kind="data") for failure in real(self, descriptors)]
+
+    with patch.object(SimulatedWork, "probe", probe):
         yield
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-TWICE = r"already"
+TWICE = r"in the queue already|it is in .* already|it is \d+ already|rows of it are in a table and the whole batch"
 """A row, a record or a batch is there twice."""
 LOST = r"in no table|no such object|is in the queue as|nobody has processed it"
 STUCK = r"stuck"
@@ -18,6 +18,8 @@ FALSE_ALARM = r"ended with[\s\S]*(SequenceGap|LedgerLost|ManifestLost|QueueBehin
 """Nothing is lost, but an operator is called, and without one nothing goes on."""
 FALSE_WORD = r"said to be durable|was told that it would not|but its producer got"
 """A producer was told something that is not so."""
+GIVEN_UP = r"gave up batch|but it can be read"
+"""A batch that can be read is treated as one that cannot."""
 NOT_THE_OWNER = r"belongs to"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -27,9 +28,13 @@ from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
 class Story(Actor):
     """A queue with one batch that nobody can read, and loaders that are driven step by step."""
 
+    dead_letters: str | None = None
+
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
-        self.tables = Tables(world, ["main"], None)
+        names = ["main", self.dead_letters] if self.dead_letters else ["main"]
+        self.tables = Tables(world, names, self.dead_letters)
+        self.poison = Poison(world.scheduler, Random(0), mended_at_s=float("inf"), chance=1.0)
         self.is_told = False
 
     @property
@@ -46,15 +51,15 @@ class Story(Actor):
     def tell(self, host: Host) -> None:
         raise NotImplementedError
 
-    def loader(self, host: Host) -> LoadProtocol:
-        poison = Poison(self.world.scheduler, Random(0), mended_at_s=float("inf"), chance=1.0)
+    def loader(self, host: Host, reached: Callable[[str], None] = lambda _: None) -> LoadProtocol:
         return LoadProtocol(
             ConsumerConfig(store=host.store, gc_enabled=False),
             host.store,
             [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
-            SimulatedWork(host, self.tables, poison, ROUTINGS[0]),
+            SimulatedWork(host, self.tables, self.poison, ROUTINGS[0]),
             host.clock,
-            Rules(max_delivery_attempts=1, dlq_strategy="block"),
+            Rules(max_delivery_attempts=1, dlq_strategy="skip" if self.dead_letters else "block"),
+            reached=reached,
         )
 
 
@@ -111,3 +116,29 @@ def test_should_stop_when_it_is_unknown_whether_the_block_was_written() -> None:
                 step(loader)
 
     tell(AnswerLost)
+
+
+def test_should_not_set_a_batch_aside_whose_rows_may_be_in_a_table() -> None:
+    """It can be read until the main table has its rows, not any more when the dead letters are due (seed 551)."""
+
+    class DamagedInBetween(Story):
+        dead_letters = "dead letters"
+
+        def tell(self, host: Host) -> None:
+            def die(step: str) -> None:
+                if step == "committed main":
+                    raise KeyboardInterrupt
+
+            first, second = self.loader(host, die), self.loader(host)
+            first.open()
+            with patch.object(self.poison, "strikes", lambda: False), pytest.raises(KeyboardInterrupt):
+                step(first)
+            second.open()
+            for _ in range(3):
+                with pytest.raises(CorruptBatch):
+                    step(second)
+            with patch.object(self.poison, "strikes", lambda: False):
+                assert step(second).plan.quarantined == {}
+            assert [len(log.commits[-1].rows) for log in self.tables.logs] == [1, 0]
+
+    tell(DamagedInBetween)

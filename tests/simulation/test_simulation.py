@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from io import StringIO
 
 import pytest
 
-from buffer.testing.simulator import Trace, Violation, World
-from buffer.testing.simulator.runner import Outcome, main, run_seeds
+from buffer.testing.simulator import Actor, Host, Trace, Violation, Weather, World
+from buffer.testing.simulator.faults import FATES, STRIKES
+from buffer.testing.simulator.runner import Outcome, OutOfTime, limited, main, run_seeds
 from buffer_delta.testing import simulate, world_of
 
 pytestmark = pytest.mark.xdist_group("simulation")  # they share what the seeds came to
@@ -45,14 +47,18 @@ def test_should_have_reached_what_the_promises_are_about(outcomes: dict[str, Out
         "batch settled: ContentionError",
         "batch settled: Durable",
         "batches collected",
+        "batches collected beside a consumer",
+        "collectors fenced",
         "commits in conflict",
         "commits of the fenced",
         "consumer ended: Fenced",
         "crashes",
+        "ledgers lost",
         "loader ended: Blocked",
         "loader ended: Fenced",
         "loader ended: RouteChanged",
         "reached: split",
+        *(f"fault: {fault}" for fault in FATES + STRIKES),
     ):
         assert counts[what] > 0, f"no seed reached: {what}"
 
@@ -100,3 +106,60 @@ def test_should_name_the_seed_that_failed_and_how_to_replay_it() -> None:
     assert main(failing, ["--seeds", "4", "--jobs", "1"], out, program="simulate") == 1
     assert "seed 2 fails: at 1.000 s: the sky fell" in out.getvalue()
     assert "make simulate SEED=2" in out.getvalue()
+
+
+def breaking(seed: int, trace: Trace | None) -> World:
+    """A simulation with a slip of its own."""
+    world = simulate(seed, trace)
+    if seed == 2:
+        raise KeyError("no such actor")
+    return world
+
+
+def test_should_name_the_seed_at_which_the_simulation_itself_broke() -> None:
+    out = StringIO()
+    assert main(breaking, ["--seeds", "4", "--jobs", "1"], out, program="simulate") == 1
+    assert "seed 2 fails: Traceback" in out.getvalue()
+    assert "KeyError: 'no such actor'" in out.getvalue()
+    assert main(breaking, ["--seed", "2"], out, program="simulate") == 1
+    assert "producer0.1" in out.getvalue(), "its trace is shown as well"
+
+
+class Endless(Actor):
+    """Loops without ever calling the store, and catches what it can."""
+
+    is_done = False
+
+    def run(self, host: Host) -> None:
+        while True:
+            with suppress(Exception):
+                pass
+
+
+def test_should_end_a_seed_that_loops_without_calling_the_store() -> None:
+    world = World(1, Weather(calm_at_s=0.0))
+    world.add(Endless(world, "endless"))
+    with pytest.raises(OutOfTime, match="loop"), limited(0.2):
+        world.run(drain_s=10.0)
+
+
+class Curious:
+    """A witness that breaks."""
+
+    def changed(self, *_: object) -> None:
+        raise IndexError("the witness slipped")
+
+
+class Writer(Actor):
+    is_done = False
+
+    def run(self, host: Host) -> None:
+        host.store.put("somewhere", b"anything")
+
+
+def test_should_not_take_a_broken_witness_for_an_answer_that_may_get_lost() -> None:
+    world = World(1, Weather(calm_at_s=1000.0, lost_reply=1.0))
+    world.server.witnesses.append(Curious())
+    world.add(Writer(world, "writer"))
+    with pytest.raises(Violation, match="the witness slipped"):
+        world.run(drain_s=10.0)

@@ -1,16 +1,18 @@
-"""The loader, the operator who unblocks it, and others who write to its tables, as simulated programs."""
+"""The loader, its operators, and others who meddle with its queue and tables, as simulated programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buffer.config import ConsumerConfig
 from buffer.consumer import Consumer
 from buffer.errors import ContentionError, CorruptBatch, Fenced, ObjectNotFound, StorageError
 from buffer.ledger import Ledger, ledger_path
 from buffer.model import BatchDescriptor
+from buffer.testing.simulator.actors.collector import collect_beside
 from buffer.testing.simulator.faults import Span
+from buffer.testing.simulator.scheduler import Process
 from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
 from buffer_delta.contracts import Rules
 from buffer_delta.errors import Blocked, CommitSkipped, RouteChanged
@@ -39,6 +41,8 @@ class LoaderSettings:
     """Restarting for ever would be a duel, which the documentation forbids."""
     skip_chance: float
     """How likely the operator gives a blocked range up."""
+    collect_s: Span | None
+    """How often each loader's own collector looks; None: it has none."""
 
 
 class LoaderActor(Actor):
@@ -49,10 +53,17 @@ class LoaderActor(Actor):
         self.tables = tables
         self.poison = poison
         self.settings = settings
+        self.rules = settings.rules
         self.routing = ROUTINGS[0]
         self.restarts_after_fenced = 0
+        self.lives: list[Process] = []
+        self.is_held_back = False
+        """Somebody forbids it to start."""
 
     def run(self, host: Host) -> None:
+        self.lives.append(host.process)
+        while self.is_held_back:
+            host.process.sleep(RETRY_FIRST_S)
         config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.settings.cas_timeout_s)
         protocol = LoadProtocol(
             config,
@@ -60,11 +71,13 @@ class LoaderActor(Actor):
             [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
             SimulatedWork(host, self.tables, self.poison, self.routing),
             host.clock,
-            self.settings.rules,
+            self.rules,
             reached=lambda step: self._reached(host, step),
         )
         protocol.open()
         self.world.queue.claimed(host.process, protocol.epoch)
+        if self.settings.collect_s is not None:
+            collect_beside(self, host, self.settings.collect_s, protocol.epoch)
         while True:
             if not self._step_with_retries(host, protocol):
                 self.rest(host, self.settings.poll_s)
@@ -145,6 +158,37 @@ class OperatorActor(Actor):
         if isinstance(error, StorageError | ContentionError):
             return self.draw(self.world.weather.restart_s)
         return super().ended(error)
+
+
+class LedgerLossActor(Actor):
+    """The ledger is deleted. Its operator stops all loaders, waits until nothing of them is under way any more, as
+    the docs demand, and starts them with `adopt`, which stays switched on from then on."""
+
+    def __init__(self, world: World, name: str) -> None:
+        super().__init__(world, name)
+        self.is_sheltered = True
+        self._is_over = False
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_over
+
+    def run(self, host: Host) -> None:
+        loaders = [actor for actor in self.world.actors if isinstance(actor, LoaderActor)]
+        for loader in loaders:
+            loader.is_held_back = True
+            if loader.process is not None and loader.process.alive:
+                loader.process.kill()
+                self.world.start(loader, self.draw(self.world.weather.restart_s))
+        while any(life.under_way for loader in loaders for life in loader.lives):
+            host.process.sleep(RETRY_FIRST_S)
+        lost = self.world.server.objects.pop(ledger_path(MANIFEST_PATH), None)
+        host.process.note("the ledger is lost" if lost else "there was no ledger to lose")
+        self.world.scheduler.counts["ledgers lost"] += lost is not None
+        for loader in loaders:
+            loader.rules = replace(loader.rules, adopt=True)
+            loader.is_held_back = False
+        self._is_over = True
 
 
 class BystanderActor(Actor):

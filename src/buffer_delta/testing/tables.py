@@ -3,16 +3,21 @@
 every commit      rows come in order, behind all that the table holds; each is an entry of the queue, unchanged,
                   and is in no table yet; a batch among the dead letters has rows nowhere else
 every dequeue     all entries of the batch are in a table: exactly once, for a second time was noticed before
+every ledger      only batches that really cannot be read are given up or block the queue
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
+from buffer.ledger import Ledger, ledger_path
 from buffer.testing.simulator.scheduler import Process
 from buffer.testing.simulator.witness import Appended
-from buffer.testing.simulator.world import World
+from buffer.testing.simulator.world import MANIFEST_PATH, World
 from buffer_delta.testing.delta_log import Commit, DeltaLog, Row
+
+POISON = "!"
+"""The kind of record that can make its whole batch unreadable."""
 
 
 class Tables:
@@ -29,6 +34,7 @@ class Tables:
         self._last_row: dict[str, tuple[int, int]] = {}
         for log in self.logs:
             log.witnesses.append(self)
+        world.server.witnesses.append(self)
         world.queue.may_dequeue.append(self._may_dequeue)
         world.checks.append(self.check_end)
 
@@ -54,6 +60,16 @@ class Tables:
             self._rows_of[row.sequence] += 1
             self._check_content(row, what)
 
+    def changed(self, caller: Process, location: str, _before: bytes | None, after: bytes | None) -> None:
+        if location != ledger_path(MANIFEST_PATH) or after is None:
+            return
+        ledger = Ledger.from_bytes(after)
+        set_aside = (ledger.plan.quarantined if ledger.plan else None) or {}
+        blamed = ledger.blocked.batches if ledger.blocked else {}
+        for sequence in (*set_aside, *blamed):
+            if not any(record.kind == POISON for record in self._queue.history[sequence].records):
+                self._violate(f"{caller.name} gave up batch {sequence}, which can be read")
+
     def _check_content(self, row: Row, what: str) -> None:
         if row.sequence >= len(self._queue.history):
             self._violate(f"{what}, which was never in the queue")
@@ -61,6 +77,8 @@ class Tables:
         batch = self._queue.history[row.sequence]
         if row.index >= 0 and row.value != batch.records[row.index].to_bytes():
             self._violate(f"{what} as {row.value!r}, but it is {batch.records[row.index]}")
+        if row.index < 0 and not any(record.kind == POISON for record in batch.records):
+            self._violate(f"{what}: the whole batch is a dead letter, but it can be read")
         whole = (row.sequence, -1) in self._where
         if whole and self._rows_of[row.sequence] > 1:
             self._violate(f"{what}, so rows of it are in a table and the whole batch is among the dead letters")

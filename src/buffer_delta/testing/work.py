@@ -2,7 +2,7 @@
 
 A record's kind says where it goes: `a` to the main table, `b` to the second one (to the main one, where the
 routing has changed or there is no second), `x` does not parse and is a dead letter. `!` makes its whole batch
-unreadable, for as long as `Poison` says.
+unreadable, for as long as `Poison` says, which also says when the machines that read fail.
 """
 
 from __future__ import annotations
@@ -18,23 +18,37 @@ from buffer.testing.simulator.scheduler import Scheduler
 from buffer.testing.simulator.witness import Record
 from buffer.testing.simulator.world import Host
 from buffer_delta.contracts import Failure
-from buffer_delta.testing.delta_log import Row
-from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.delta_log import JobFailed, Row
+from buffer_delta.testing.tables import POISON, Tables
 
 ROUTINGS = ("routing 0", "routing 1")
 
 
 class Poison:
-    """When a batch with a poisoned record cannot be read."""
+    """When a batch with a poisoned record cannot be read, and when reading fails through no fault of the batch."""
 
-    def __init__(self, scheduler: Scheduler, random: Random, mended_at_s: float, chance: float) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        random: Random,
+        *,
+        mended_at_s: float,
+        chance: float,
+        calm_at_s: float = 0.0,
+        executor_chance: float = 0.0,
+    ) -> None:
         self._scheduler = scheduler
         self._random = random
         self._mended_at_s = mended_at_s
         self._chance = chance
+        self._calm_at_s = calm_at_s
+        self._executor_chance = executor_chance
 
     def strikes(self) -> bool:
         return self._scheduler.now_s < self._mended_at_s and self._random.random() < self._chance
+
+    def executor_fails(self) -> bool:
+        return self._scheduler.now_s < self._calm_at_s and self._random.random() < self._executor_chance
 
 
 class SimulatedWork:
@@ -69,13 +83,15 @@ class SimulatedWork:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "data"))
             except ObjectNotFound as error:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "missing"))
-            except StorageError as error:
+            except (StorageError, JobFailed) as error:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "infra"))
         return failures
 
     def _read(self, descriptor: BatchDescriptor) -> list[bytes]:
+        if self._poison.executor_fails():
+            raise JobFailed(f"the executor that read {descriptor.location!r} was lost")
         entries = self._fetch.fetch(descriptor).entries
-        if any(entry.endswith(b"!") for entry in entries) and self._poison.strikes():
+        if any(Record.from_bytes(entry).kind == POISON for entry in entries) and self._poison.strikes():
             raise CorruptBatch(f"{descriptor.location!r} cannot be read", location=descriptor.location)
         return entries
 

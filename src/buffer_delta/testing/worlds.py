@@ -9,19 +9,28 @@ from buffer.testing.simulator.queues import (
     add_collectors,
     add_producers,
     make_world,
+    own_collector,
     simulate_collection,
     simulate_queue,
 )
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
 from buffer_delta.contracts import Rules
-from buffer_delta.testing.actors import BrowserActor, BystanderActor, LoaderActor, LoaderSettings, OperatorActor
+from buffer_delta.testing.actors import (
+    BrowserActor,
+    BystanderActor,
+    LedgerLossActor,
+    LoaderActor,
+    LoaderSettings,
+    OperatorActor,
+)
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import Poison
 
 QUEUES = 0.2  # of all worlds
 COLLECTIONS = 0.2
 BLOCKED = 0.15  # of the worlds with loaders: several of them meet a batch that nobody can read, and an operator
+LEDGER_LOSSES = 0.1  # of the others
 NEVER_S = float("inf")
 DEAD_LETTERS = "dead letters"
 TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
@@ -47,10 +56,14 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     world = make_world(seed, "loader", pace, random, trace)
     names = random.choice(TABLES)
     tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
-    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if blocked or random.random() < 0.4 else "")
+    loses_ledger = not blocked and random.random() < LEDGER_LOSSES
+    poisoned = blocked or (not loses_ledger and random.random() < 0.4)
+    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if poisoned else "")
     add_producers(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
     add_collectors(world, random, pace)
-    _add_loaders(world, random, pace, tables, blocked)
+    _add_loaders(world, random, pace, tables, blocked, loses_ledger)
+    if loses_ledger:
+        world.add(LedgerLossActor(world, "ledger loss"), random.uniform(0.0, pace.storm_s))
     if random.random() < 0.2:
         log = random.choice(tables.logs)
         world.add(BystanderActor(world, "bystander", log, commits=5, think_s=(0.05, pace.storm_s / 4)))
@@ -61,26 +74,31 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     return world
 
 
-def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, blocked: bool) -> None:
+def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, blocked: bool, loses_ledger: bool) -> None:
     """One to three loaders, started together or one after the other, all with the same settings."""
     has_dead_letters = tables.dead_letters is not None
     skips = has_dead_letters and not blocked and random.random() < 0.6
     mended_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
     poison = Poison(
-        world.scheduler, Random(random.random()), mended_at_s, random.choice((0.6, 0.9) if blocked else (0.3, 0.6, 1.0))
+        world.scheduler,
+        Random(random.random()),
+        mended_at_s=mended_at_s,
+        chance=random.choice((0.6, 0.9) if blocked else (0.3, 0.6, 1.0)),
+        calm_at_s=pace.storm_s,
+        executor_chance=random.choice((0.0, 0.0, 0.1, 0.4)),
     )
     settings = LoaderSettings(
-        rules=Rules(
-            max_delivery_attempts=1 if blocked else random.choice((1, 2, 3)), dlq_strategy="skip" if skips else "block"
-        ),
+        rules=_draw_rules(random, blocked, skips, loses_ledger),
         max_batches=random.choice((1, 2, 3, 5)),
         poll_s=pace.poll_s,
         # Shorter than a request may take: then a call gives up without knowing what became of its write.
         cas_timeout_s=random.choice((pace.cas_timeout_s, pace.timeout_s)),
         retries=random.choice((0, 1, 3)),
-        new_routing_chance=random.choice((0.0, 0.0, 0.3, 0.6)),
+        # A plan that `adopt` makes up does not know under which routing the range was begun.
+        new_routing_chance=0.0 if loses_ledger else random.choice((0.0, 0.3, 0.6)),
         restarts_after_fenced_max=20 if blocked else random.choice((0, 1, 2)),
         skip_chance=0.7 if has_dead_letters else 0.0,
+        collect_s=own_collector(random, pace),
     )
     if blocked:
         every_s = (0.01, pace.storm_s / 20)
@@ -88,3 +106,15 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, block
     for index in range(random.choice((2, 3) if blocked else (1, 1, 2, 2, 3))):
         loader = LoaderActor(world, f"loader{index}", tables, poison, settings)
         world.add(loader, random.choice((0.0, random.uniform(0.0, pace.storm_s))))
+
+
+def _draw_rules(random: Random, blocked: bool, skips: bool, loses_ledger: bool) -> Rules:
+    """Also rules that are meant for a disaster: without one, they must change nothing."""
+    left_on = random.random() < 0.1
+    return Rules(
+        app_id="app" if loses_ledger or left_on or random.random() < 0.3 else None,
+        adopt=left_on,
+        accept_gaps=random.random() < 0.1,
+        max_delivery_attempts=1 if blocked else random.choice((1, 2, 3)),
+        dlq_strategy="skip" if skips else "block",
+    )

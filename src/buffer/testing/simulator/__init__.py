@@ -7,6 +7,12 @@ processes that crash, stop and wake up. The production code runs as it is, in vi
     simulate_queue(seed=7, trace=Trace())   # the same run, with a line for everything that happened
 
 `buffer_delta.testing` adds loaders on a simulated Delta log. Needs `greenlet`.
+
+A new kind of actor is a subclass of `Actor` in a small file under `actors/`, added to a world in `queues.py`; a new
+promise is a check in `witness.py`, or a witness of your own (`ObjectServer.witnesses`).
+
+Not simulated, and tested with real threads and processes instead: the threads of `Producer` around its intake and
+committer (flush timer, back-pressure, close), read-ahead (`Consumer.batches`), Spark, and the stores themselves.
 """
 
 from buffer.testing.simulator.faults import Network, Weather

@@ -29,7 +29,8 @@ from typing import Any, TypeAlias
 
 from greenlet import GreenletExit
 
-from buffer.testing.simulator.scheduler import Process, Scheduler, Task
+from buffer.errors import StorageError
+from buffer.testing.simulator.scheduler import Process, Scheduler, Task, describe_error
 
 Answer: TypeAlias = tuple[bool, Any]
 """(True, value to return) or (False, error to raise)."""
@@ -133,7 +134,7 @@ class Network:
         critical: bool = False,
         tell: Callable[[Any], str] = repr,
     ) -> Any:
-        """Send a request and wait. Whatever `execute` returns or raises is the answer, unless it gets lost.
+        """Send a request and wait. What `execute` returns, or a StorageError it raises, is the answer, unless lost.
 
         `lost` makes the answer of a caller that learns nothing; without `refused` the request is never refused.
         `tell` is how the trace shows the answer. Critical is what others depend on: it fails more often.
@@ -143,11 +144,13 @@ class Network:
         task = self._scheduler.current()
         calm = self.is_calm or process.is_sheltered
         strike = "" if calm else self._draw(STRIKES, self._strikes[critical])
+        self._count(strike)
         if strike and not strike.endswith("after"):
             self._strike(task, strike, what)
         fate = "" if calm else self._fate(process, critical)
         if fate == "refused" and refused is None:
             fate = "slow"
+        self._count(fate)
         _Request(self, task, what, execute, tell, critical).send(fate, lost, refused)
         if strike.endswith("after"):
             self._strike(task, strike, what)
@@ -155,6 +158,10 @@ class Network:
         if not ok:
             raise value
         return value
+
+    def _count(self, fault: str) -> None:
+        if fault:
+            self._scheduler.counts[f"fault: {fault}"] += 1
 
     def _draw(self, names: tuple[str, ...], table: list[float]) -> str:
         index = bisect(table, self._scheduler.random.random())
@@ -167,6 +174,9 @@ class Network:
 
     def lay_ambush(self, process: Process, execute: Callable[[], None]) -> None:
         """Keep a request until the process's next critical one arrives, or the one after that."""
+        if self.is_calm:
+            execute()
+            return
         self._ambushes.append((process, [self._scheduler.random.choice((1, 1, 2))], execute))
 
     def end_ambushes(self) -> None:
@@ -260,7 +270,7 @@ class _Request:
         if fate == "late":
             self._arrive(patience + between(random, weather.late_s), None, "late")
         elif fate == "ambush":
-            after(patience, self._wait_in_ambush)
+            self._wait_in_ambush(patience)
         elif fate == "retried":
             self._arrive(between(random, weather.latency_s), None, "first try")
             self._arrive(there, back, "second try")
@@ -272,30 +282,44 @@ class _Request:
                 return
         after(patience, lambda: self._answer(lost(fate), fate))
 
-    def _wait_in_ambush(self) -> None:
-        self._network.lay_ambush(self._task.process, lambda: self._run(None, "ambush"))
+    def _wait_in_ambush(self, delay_s: float) -> None:
+        network = self._network
+        self._count_under_way(+1, is_answered=False)
+
+        def strike() -> None:
+            self._count_under_way(-1, is_answered=False)
+            self._run(None, "ambush")
+
+        self._scheduler.after(delay_s, lambda: network.lay_ambush(self._task.process, strike))
 
     def _arrive(self, delay_s: float, back_s: float | None, remark: str) -> None:
         """Execute the request after a delay, and answer it if `back_s` says how long that takes."""
         network = self._network
-        network.in_flight += 1
-        network.unanswered += back_s is None
+        self._count_under_way(+1, is_answered=back_s is not None)
 
         def arrive() -> None:
-            network.in_flight -= 1
-            network.unanswered -= back_s is None
+            self._count_under_way(-1, is_answered=back_s is not None)
             if self._critical and remark != "late":
                 network.spring_ambushes(self._task.process)
             self._run(back_s, remark)
 
         self._scheduler.after(delay_s, arrive)
 
+    def _count_under_way(self, change: int, *, is_answered: bool) -> None:
+        self._task.process.under_way += change
+        self._network.in_flight += change
+        if not is_answered:
+            self._network.unanswered += change
+
     def _run(self, back_s: float | None, remark: str) -> None:
         answer: Answer
         try:
             answer = (True, self._execute())
-        except Exception as error:  # noqa: BLE001 - an error is an answer as well; the caller raises it
+        except StorageError as error:
             answer = (False, error)
+        except Exception as error:  # noqa: BLE001 - a witness that breaks must not pass for an answer, which may get lost
+            self._scheduler.violate(f"{self._what} broke the simulation\n{describe_error(error)}")
+            return
         self._trace(answer, f"{remark}, no answer" if back_s is None else remark)
         if back_s is not None:
             self._scheduler.after(back_s, lambda: self._task.resume(self._turn, answer))

@@ -111,6 +111,11 @@ def add_producer(
     world.add(producer, random.uniform(0.0, pace.storm_s / 4))
 
 
+def own_collector(random: Random, pace: Pace) -> Span | None:
+    """How often the collector looks that comes with each consumer of a world, if it has one."""
+    return random.choice(((20.0, 60.0), (100.0, 300.0))) if pace.is_patient and random.random() < 0.3 else None
+
+
 def add_collectors(world: World, random: Random, pace: Pace, *, sheltered: bool = False) -> None:
     """One or two collectors where there is time for them; of those not sheltered, half are anyway."""
     if not pace.is_patient:
@@ -170,8 +175,16 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
 
 def _add_consumers(world: World, random: Random, pace: Pace, count: int, *, sheltered: bool = False) -> None:
     sink = Sink(world)
+    collect_s = own_collector(random, pace)
     for index in range(count):
-        consumer = ConsumerActor(world, f"consumer{index}", sink, poll_s=pace.poll_s, cas_timeout_s=pace.cas_timeout_s)
+        consumer = ConsumerActor(
+            world,
+            f"consumer{index}",
+            sink,
+            poll_s=pace.poll_s,
+            cas_timeout_s=pace.cas_timeout_s,
+            collect_s=collect_s,
+        )
         consumer.is_sheltered = sheltered
         world.add(consumer, random.uniform(0.0, pace.storm_s / 2))
     world.goals.append(lambda: world.queue.is_drained)

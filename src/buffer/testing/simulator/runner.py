@@ -6,13 +6,15 @@ import argparse
 import logging
 import multiprocessing
 import os
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TextIO, TypeAlias
 
-from buffer.testing.simulator.scheduler import Violation
+from buffer.testing.simulator.scheduler import Violation, describe_error
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
 
@@ -21,6 +23,7 @@ Simulation: TypeAlias = Callable[[int, Trace | None], World]
 
 CHUNK_SEEDS = 20
 PROGRESS_S = 10.0
+SEED_MAX_S = 120.0  # of real time; a seed takes some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,33 @@ class Outcome:
     """The seed that failed, and how."""
 
 
+class OutOfTime(BaseException):
+    """A seed takes for ever: code that loops without calling the store. No `except Exception` may catch it."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise OutOfTime wherever the code is after so much real time.
+
+    For the main thread of a process whose alarm nobody else uses.
+    """
+
+    def ring(_signal: int, _frame: object) -> None:
+        raise OutOfTime(f"it runs for {seconds:g} s already: does it loop without calling the store?")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _describe(error: BaseException) -> str:
+    return str(error) if isinstance(error, Violation) else describe_error(error)
+
+
 def run_seeds(simulation: Simulation, seeds: Iterable[int]) -> Outcome:
     """Run them one after the other, up to the first that fails."""
     done, events = 0, 0
@@ -41,8 +71,8 @@ def run_seeds(simulation: Simulation, seeds: Iterable[int]) -> Outcome:
     for seed in seeds:
         try:
             world = simulation(seed, None)
-        except Violation as violation:
-            return Outcome(done, events, counts, (seed, str(violation)))
+        except (Exception, OutOfTime) as error:  # noqa: BLE001 - whatever it is, the seed has to be named
+            return Outcome(done, events, counts, (seed, _describe(error)))
         done += 1
         events += world.scheduler.events_run
         counts.update(world.scheduler.counts)
@@ -51,7 +81,13 @@ def run_seeds(simulation: Simulation, seeds: Iterable[int]) -> Outcome:
 
 def _run_chunk(task: tuple[Simulation, range]) -> Outcome:
     logging.disable(logging.CRITICAL)  # the production code warns of every fault it meets, which is all it meets
-    return run_seeds(*task)
+    simulation, seeds = task
+
+    def simulate(seed: int, trace: Trace | None) -> World:
+        with limited(SEED_MAX_S):
+            return simulation(seed, trace)
+
+    return run_seeds(simulate, seeds)
 
 
 def run_many(simulation: Simulation, seeds: range, *, jobs: int, out: TextIO) -> Outcome:
@@ -82,8 +118,8 @@ def show(simulation: Simulation, seed: int, out: TextIO) -> bool:
     trace = Trace()
     try:
         simulation(seed, trace)
-    except Violation as violation:
-        out.write(f"{trace}\n\nseed {seed} fails: {violation}\n")
+    except (Exception, OutOfTime) as error:  # noqa: BLE001 - whatever it is, its trace tells more
+        out.write(f"{trace}\n\nseed {seed} fails: {_describe(error)}\n")
         return False
     out.write(f"{trace}\n\nseed {seed} is fine\n")
     return True
@@ -99,7 +135,8 @@ def main(simulation: Simulation, arguments: Sequence[str], out: TextIO, *, progr
     options = parser.parse_args(arguments)
     if options.seed is not None:
         logging.disable(logging.CRITICAL)
-        return 0 if show(simulation, options.seed, out) else 1
+        with limited(SEED_MAX_S):
+            return 0 if show(simulation, options.seed, out) else 1
     started_s = time.monotonic()
     outcome = run_many(simulation, range(options.start, options.start + options.seeds), jobs=options.jobs, out=out)
     seconds = time.monotonic() - started_s

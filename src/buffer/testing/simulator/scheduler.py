@@ -190,6 +190,8 @@ class Process:
         self.stopped_until_s = 0.0
         self.is_sheltered = False
         """No faults for it."""
+        self.under_way = 0
+        """Requests of it that will still be executed, even after its death."""
         self.cut_off_until_s = 0.0
         """The network carries nothing of it until then."""
         self.wall_offset_s = 0.0

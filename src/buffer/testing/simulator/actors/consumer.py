@@ -15,6 +15,7 @@ from buffer.errors import (
     QueueAheadOfConsumer,
     StorageError,
 )
+from buffer.testing.simulator.actors.collector import collect_beside
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.witness import Appended
 from buffer.testing.simulator.world import Actor, Host, World
@@ -38,17 +39,30 @@ class Sink:
 
 
 class ConsumerActor(Actor):
-    def __init__(self, world: World, name: str, sink: Sink, *, poll_s: Span, cas_timeout_s: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        sink: Sink,
+        *,
+        poll_s: Span,
+        cas_timeout_s: float,
+        collect_s: Span | None = None,
+    ) -> None:
         super().__init__(world, name)
         self.sink = sink
         self.poll_s = poll_s
         self.cas_timeout_s = cas_timeout_s
+        self.collect_s = collect_s
+        """How often its own collector looks; None: it has none."""
         self.restarts_after_fenced = 0
 
     def run(self, host: Host) -> None:
         config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.cas_timeout_s)
         consumer = Consumer.new(config, self.sink.last, clock=host.clock)
         self.world.queue.claimed(host.process, consumer.epoch)
+        if self.collect_s is not None:
+            collect_beside(self, host, self.collect_s, consumer.epoch)
         while True:
             self._try_wrong_ack(consumer)
             batch = consumer.next_batch()
