@@ -18,7 +18,7 @@ ROLES = [ProducerConfig, ConsumerConfig, GcConfig]
 BAD_VALUES: list[tuple[type[QueueConfig], str, list[Any]]] = [
     (ProducerConfig, "store", ["", None, 7]),
     (ProducerConfig, "store_options", ["region=x", None, [1]]),
-    (ProducerConfig, "manifest_path", ["", "/a", "a/", "a//b", "a/../b", ".", None, 7]),
+    (ProducerConfig, "manifest_path", ["", "/a", "a/", "a//b", "a/../b", ".", None, 7, "no-folder"]),
     (ProducerConfig, "data_path_prefix", ["/", "..", None]),
     (ProducerConfig, "flush_interval_ms", [0, -1, 1.5, "100", True, None, 86_400_001, 99999999999999999999]),
     (ProducerConfig, "flush_size_bytes", [0, "64MiB"]),
@@ -176,7 +176,6 @@ def test_should_keep_the_batches_of_each_queue_apart() -> None:
     assert ProducerConfig(store="memory://a").data_path_prefix == "ingest"
     assert ProducerConfig(store="memory://a", manifest_path="orders/manifest").data_path_prefix == "orders"
     assert GcConfig(store="memory://a", manifest_path="a/b/manifest").data_path_prefix == "a/b"
-    assert ConsumerConfig(store="memory://a", manifest_path="manifest").data_path_prefix == "ingest"
     assert ConsumerConfig(store="memory://a", manifest_path="a/manifest").gc().data_path_prefix == "a"
 
 
@@ -185,3 +184,19 @@ def test_should_let_the_prefix_follow_the_manifest_unless_given() -> None:
     assert config.replace(manifest_path="orders/manifest").data_path_prefix == "orders"
     assert config.replace(flush_interval_ms=5).data_path_prefix == "ingest"
     assert config.replace(data_path_prefix="x").replace(manifest_path="orders/manifest").data_path_prefix == "x"
+
+
+@pytest.mark.parametrize("cls", ROLES)
+def test_should_refuse_a_manifest_without_a_folder_unless_the_prefix_is_given(cls: type[QueueConfig]) -> None:
+    """All of them would get the same folder for their batches."""
+    with pytest.raises(InvalidConfig, match=r"'orders/manifest'.*data_path_prefix") as raised:
+        cls(store="memory://a", manifest_path="orders")
+    assert (raised.value.key, raised.value.value) == ("manifest_path", "orders")
+    with pytest.raises(InvalidConfig, match="manifest_path='orders'"):
+        cls(store="memory://a").replace(manifest_path="orders")
+    with pytest.raises(InvalidConfig, match="manifest_path='orders'"):
+        cls.from_dict({"store": "memory://a", "manifest_path": "orders"})
+    given = cls(store="memory://a", manifest_path="orders", data_path_prefix="data")
+    assert given.data_path_prefix == "data"
+    assert given.replace(manifest_path="clicks").data_path_prefix == "data"
+    assert given.replace(manifest_path="a/manifest").data_path_prefix == "data"

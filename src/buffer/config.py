@@ -155,7 +155,8 @@ class QueueConfig(Config):
     data_path_prefix: str = ""
     """Folder of the batches; the manifest's own unless given (`ingest` for `ingest/manifest`).
 
-    It belongs to one queue: a collector deletes every old batch in it that its own manifest does not name.
+    It belongs to one queue: a collector deletes every old batch in it that its own manifest does not name. So two
+    manifests need two folders, and one without a folder needs this to be given.
     """
 
     def __post_init__(self) -> None:
@@ -166,10 +167,18 @@ class QueueConfig(Config):
         self._check_path("manifest_path")
         if self.data_path_prefix == "":
             object.__setattr__(self, "data_path_prefix", self._own_folder())
+        if self.data_path_prefix == "":
+            path = self.manifest_path
+            raise reject(
+                "manifest_path",
+                path,
+                f"in a folder of its own, like {path + '/manifest'!r}, where the queue's batches lie too; or give "
+                "data_path_prefix, a folder for them that no other queue has",
+            )
         self._check_path("data_path_prefix")
 
     def _own_folder(self) -> str:
-        return self.manifest_path.rpartition("/")[0] or DEFAULT_MANIFEST_PATH.partition("/")[0]
+        return self.manifest_path.rpartition("/")[0]
 
     def replace(self, **changes: Any) -> Self:
         """A copy with these settings changed; a prefix that was not given follows the manifest."""

@@ -12,6 +12,7 @@ Deleting a batch that is still wanted loses data for good, so every rule errs to
     the manifest is there                     everything: without one, nothing is referenced
     its next_sequence never went back,        the batches that a restored backup has forgotten: an operator may
     here or in the ledger                     want to append them again
+    no other manifest lies in the prefix      the batches of a second queue that was put into the same folder
 
 **The race with producers.** A producer uploads X, then appends it. Between the two X is unreferenced, and an
 append that hangs in the network may land much later. Producers check, after reading the manifest and before every
@@ -27,173 +28,68 @@ the earliest moment, so a slow listing makes no object older. Whatever was liste
 manifest. The ledger repeats a next_sequence that the manifest reached before, so read first it is never ahead.
 
 A process that dies in a cycle has deleted some of what it would have; the next one finds the rest, after two looks
-of its own. A prefix belongs to one manifest: a second one's batches would look like orphans.
+of its own. A prefix belongs to one manifest: a second one's batches would look like orphans. A second manifest
+in the folder is noticed (`_neighbours`), one elsewhere whose batches come here is not. A queue that begins after
+the listing is safe all the same: its producers upload nothing that is old enough to go.
+
+The decision itself is pure and stands in `_collection`; here is the collector that looks, asks it and acts.
 """
 
 from __future__ import annotations
 
 import heapq
 import logging
-import re
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
 from buffer import metrics
+from buffer._collection import (
+    QUIET_GRACE_MS,
+    Decision,
+    Kept,
+    Look,
+    Refusal,
+    batch_ulid,
+    deletable,
+    ulid_time_ms,
+)
+from buffer._neighbours import Neighbours
 from buffer.clock import Clock, SystemClock
 from buffer.config import GcConfig
 from buffer.errors import BufferQueueError, Closed, CorruptManifest, ObjectNotFound, StorageError
 from buffer.ledger import Ledger, ledger_path
 from buffer.manifest import Manifest
-from buffer.store.base import CanDelete, CanGet, CanList, DeleteFailure, Version
+from buffer.store.base import CanDelete, CanList, CanPoll, DeleteFailure, ObjectInfo, Version
 from buffer.store.open import open_store
+
+__all__ = [
+    "CANDIDATES_MAX",
+    "QUIET_GRACE_MS",
+    "CollectedStore",
+    "Collector",
+    "Decision",
+    "GcReport",
+    "Kept",
+    "Look",
+    "Refusal",
+    "batch_ulid",
+    "deletable",
+    "ulid_time_ms",
+]
 
 log = logging.getLogger(__name__)
 
-QUIET_GRACE_MS = 24 * 3600 * 1000
-"""The grace period while the manifest does not change."""
 CANDIDATES_MAX = 100_000  # per cycle, oldest first: memory stays bounded on a prefix never collected before
 DELETE_CHUNK = 1000  # S3's limit for one request; `close` is noticed between chunks
 CLOSE_WAIT_S = 30.0  # for a request that is under way; the thread is a daemon and ends after it
 
-_NAME = re.compile(r"([0-7][0-9A-HJKMNP-TV-Z]{25})\.batch")
-_TO_BASE_32 = str.maketrans("0123456789ABCDEFGHJKMNPQRSTVWXYZ", "0123456789ABCDEFGHIJKLMNOPQRSTUV")
-"""From Crockford's alphabet to the digits that `int` knows."""
 _SYSTEM_CLOCK = SystemClock()
 
 
-# The rule
-
-
-class Refusal(Enum):
-    """Why nothing at all may be deleted."""
-
-    MISSING = "missing"
-    WENT_BACK = "went back"
-    FENCED = "fenced"
-
-
-class Kept(Enum):
-    """Why a batch stays, whatever the looks before have found. Of several reasons the first one here counts."""
-
-    IN_QUEUE = "in_queue"
-    TOO_YOUNG = "too_young"
-    NOT_OLDER = "not_older_than_queue"
-    """No entry names it, but it is not older than the oldest one that is named."""
-    QUEUE_UNDATED = "queue_undated"
-    """The same, because an entry names a batch whose age nobody can tell."""
-    LATER = "later_cycle"
-    """There are more than one cycle looks at."""
-
-
-def batch_ulid(location: str) -> str | None:
-    """The ULID in a location's file name, in whatever folder; None if the name is not `{ULID}.batch`."""
-    match = _NAME.fullmatch(location.rpartition("/")[2])
-    return match[1] if match else None
-
-
-def ulid_time_ms(ulid: str) -> int:
-    """When the ULID was made, by its maker's clock: its first 10 characters."""
-    return int(ulid[:10].translate(_TO_BASE_32), 32)
-
-
-def own_batches(locations: Iterable[str], prefix: str) -> Iterator[str]:
-    """The ULIDs of the batches that lie directly below the prefix; everything else is none of our business."""
-    for location in locations:
-        folder, _, _ = location.rpartition("/")
-        ulid = batch_ulid(location)
-        if ulid is not None and folder == prefix:
-            yield ulid
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a cycle found, for the next one to compare with. Names are ULIDs."""
-
-    version: Version
-    """Of the manifest."""
-    deletable: frozenset[str]
-    proven: frozenset[str] = frozenset()
-    """Those for which two looks were done: only their deletion failed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """ULIDs, oldest first."""
-
-    delete: tuple[str, ...] = ()
-    """These go: two looks found them deletable."""
-    wait: tuple[str, ...] = ()
-    """Deletable, but the manifest has not changed since, or nobody looked before."""
-    refusal: Refusal | None = None
-    kept: Mapping[Kept, int] = field(default_factory=dict)
-    """How many of the others stay, and why."""
-
-    def look(self, version: Version, kept: Iterable[str] = ()) -> Look:
-        """What the next cycle needs to know, when all of `delete` is gone but `kept`."""
-        proven = frozenset(kept)
-        return Look(version, proven.union(self.wait), proven)
-
-
-def deletable(
-    ulids: Iterable[str],
-    manifest: Manifest | None,
-    version: Version | None,
-    *,
-    now_ms: int,
-    grace_ms: int,
-    previous: Look | None,
-    known_next_sequence: int = 0,
-) -> Decision:
-    """Which of the listed batches may go, by the rules above. Raises CorruptManifest.
-
-    `now_ms` was read before the listing, and the listing before the manifest.
-    """
-    if manifest is None or version is None:
-        return Decision(refusal=Refusal.MISSING)
-    if manifest.next_sequence < known_next_sequence:
-        return Decision(refusal=Refusal.WENT_BACK)
-    referenced: set[str] = set()
-    oldest_ms = now_ms
-    not_older = Kept.NOT_OLDER
-    for entry in manifest:
-        ulid = batch_ulid(entry.location)
-        if ulid is None:  # no telling how old it is, so nothing is surely older
-            oldest_ms, not_older = 0, Kept.QUEUE_UNDATED
-        else:
-            referenced.add(ulid)
-            oldest_ms = min(oldest_ms, ulid_time_ms(ulid))
-    delete: list[str] = []
-    wait: list[str] = []
-    kept: Counter[Kept] = Counter()
-    for ulid in sorted(ulids):
-        made_ms = ulid_time_ms(ulid)
-        # The first rule follows from the last, but what matters most does not hang on clocks.
-        if ulid in referenced:
-            kept[Kept.IN_QUEUE] += 1
-            continue
-        if now_ms - made_ms <= grace_ms:
-            kept[Kept.TOO_YOUNG] += 1
-            continue
-        if made_ms >= oldest_ms:
-            kept[not_older] += 1
-            continue
-        quiet = now_ms - made_ms > max(grace_ms, QUIET_GRACE_MS)
-        gone = previous is not None and (
-            ulid in previous.proven or (ulid in previous.deletable and (quiet or version != previous.version))
-        )
-        (delete if gone else wait).append(ulid)
-    return Decision(tuple(delete), tuple(wait), kept=kept)
-
-
-# The collector
-
-
-class CollectedStore(CanGet, CanList, CanDelete, Protocol):
+class CollectedStore(CanPoll, CanList, CanDelete, Protocol):
     """What a collector needs of a store."""
 
 
@@ -213,6 +109,8 @@ class GcReport:
     """Deletes that failed; the next cycle tries them again."""
     refusal: Refusal | None = None
     """Why nothing at all was considered for deletion; None in an ordinary cycle."""
+    shared: str | None = None
+    """With `Refusal.SHARED`: which object makes it so, and the way out."""
     kept: Mapping[Kept, int] = field(default_factory=dict)
     """How many of the rest stay, and why."""
 
@@ -240,6 +138,7 @@ class Collector:
         self._previous: Look | None = None
         self._known_next_sequence = 0
         self._distrust: str | None = None
+        self._neighbours = Neighbours(self._store, config.manifest_path, config.data_path_prefix)
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -266,7 +165,7 @@ class Collector:
             return report
 
     def _cycle(self, now_ms: int, dry_run: bool) -> GcReport:
-        ulids, listed = self._list()
+        ulids, listed, strangers = self._list()
         known = max(self._known_next_sequence, self._ledger_next_sequence())
         manifest, version = self._read_manifest()
         decision = deletable(
@@ -286,6 +185,9 @@ class Collector:
         if refusal is not None or manifest is None or version is None:
             return self._refuse(GcReport(now_ms, dry_run, listed, refusal=refusal), manifest, known)
         self._known_next_sequence = manifest.next_sequence
+        if shared := self._neighbours.problem(strangers):
+            report = GcReport(now_ms, dry_run, listed, refusal=Refusal.SHARED, shared=shared)
+            return self._refuse(report, manifest, known)
         report = GcReport(
             now_ms,
             dry_run,
@@ -296,19 +198,25 @@ class Collector:
         )
         return report if dry_run else self._act(report, decision, version)
 
-    def _list(self) -> tuple[Sequence[str], int]:
-        """The oldest batches, and how many batches there are in all."""
+    def _list(self) -> tuple[Sequence[str], int, Sequence[ObjectInfo]]:
+        """The oldest batches, how many there are in all, and what else lies beside them."""
         listed = 0
+        strangers: list[ObjectInfo] = []
 
-        def counted() -> Iterator[str]:
+        def batches() -> Iterator[str]:
             nonlocal listed
             prefix = self.config.data_path_prefix
-            for ulid in own_batches((item.location for item in self._store.list(prefix)), prefix):
-                listed += 1
-                yield ulid
+            for item in self._store.list(prefix):
+                if item.location.rpartition("/")[0] != prefix:
+                    continue  # further down: none of our business
+                if (ulid := batch_ulid(item.location)) is not None:
+                    listed += 1
+                    yield ulid
+                else:
+                    self._neighbours.note(item, strangers)
 
         # Whatever is deletable is older than all that stays: the bound never hides the one by the other.
-        return heapq.nsmallest(CANDIDATES_MAX, counted()), listed
+        return heapq.nsmallest(CANDIDATES_MAX, batches()), listed, strangers
 
     def _ledger_next_sequence(self) -> int:
         path = ledger_path(self.config.manifest_path)
@@ -332,6 +240,8 @@ class Collector:
             log.info("another consumer has claimed %r: this collector leaves the work to the other's", path)
         elif report.refusal is Refusal.MISSING:
             log.warning("deleting nothing: there is no manifest %r; restore it, or correct manifest_path", path)
+        elif report.refusal is Refusal.SHARED:
+            log.warning("deleting nothing: %s", report.shared)
         else:
             # For good: once it has caught up, the batches it forgot would look like any other orphan.
             self._distrust = self._distrust or (

@@ -50,6 +50,10 @@ class Plan:
         """With no attempts counted: an operator has mended what failed."""
         return dataclasses.replace(self, attempts=0)
 
+    def undecided(self) -> Plan:
+        """With nothing decided about its batches, and no attempts counted."""
+        return dataclasses.replace(self, quarantined=None, attempts=0)
+
     def split(self, quarantined: Mapping[int, str]) -> Plan:
         return dataclasses.replace(self, quarantined=dict(quarantined))
 
@@ -99,12 +103,14 @@ class Ledger:
     def from_bytes(cls, data: bytes, *, location: str | None = None) -> Ledger:
         """Raises CorruptLedger, naming the field, and `location` if given."""
         where = "the ledger" if location is None else f"the ledger {location!r}"
+        way_out = "Put it back; or, if no loader runs, pass adopt=True with the app_id that the table was loaded with"
         try:
             document = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise CorruptLedger(f"{where} is not valid JSON: {error}", location=location) from error
+            raise CorruptLedger(f"{where} is not valid JSON: {error}. {way_out}", location=location) from error
         if not isinstance(document, dict):
-            raise CorruptLedger(f"{where} is not a JSON object but a {type(document).__name__}", location=location)
+            kind = type(document).__name__
+            raise CorruptLedger(f"{where} is not a JSON object but a {kind}. {way_out}", location=location)
         version = document.pop("version", None)
         if type(version) is not int or version != VERSION:
             raise CorruptLedger(
@@ -115,7 +121,7 @@ class Ledger:
         try:
             return _ledger(document)
         except _WrongField as error:
-            raise CorruptLedger(f"{where} is damaged: {error}", location=location) from error
+            raise CorruptLedger(f"{where} is damaged: {error}. {way_out}", location=location) from error
 
 
 # Reading: every field must be there, have its type, and mean something. A guess could load a range twice.

@@ -144,7 +144,7 @@ class _Queue:
             seen_next_sequence = self._known[1].next_sequence
             raise ManifestLost(
                 f"the manifest {self.manifest_path!r} was there (next sequence {seen_next_sequence}) and is "
-                "gone; restore it, or start a new queue under another manifest_path",
+                "gone; restore it, or start a new queue with a manifest_path in another folder",
                 location=self.manifest_path,
                 seen_next_sequence=seen_next_sequence,
             )
@@ -158,7 +158,7 @@ class _Queue:
         if ledger.was_claimed and not self._is_there():
             raise ManifestLost(
                 f"the manifest {self.manifest_path!r} is missing, but its ledger knows {ledger.next_sequence} "
-                "sequences; restore the manifest, or start a new queue under another manifest_path",
+                "sequences; restore the manifest, or start a new queue with a manifest_path in another folder",
                 location=self.manifest_path,
                 seen_next_sequence=ledger.next_sequence,
             )
@@ -354,7 +354,7 @@ class QueueConsumer(_Queue):
         return ManifestLost(
             f"sequence {sequence} of {self.manifest_path!r} was {location!r} when it was handed out, now it is "
             f"{found!r}: the manifest was restored from a backup or replaced. Put the newest one back, or start a new "
-            "queue under another manifest_path",
+            "queue with a manifest_path in another folder",
             location=self.manifest_path,
             next_sequence=manifest.next_sequence,
         )

@@ -12,7 +12,7 @@ from buffer.cli.options import queue_options, settings
 from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option, print_json
 from buffer.clock import Clock, SystemClock
 from buffer.config import GcConfig
-from buffer.errors import BufferQueueError, ManifestLost, ObjectNotFound
+from buffer.errors import BufferQueueError, InvalidConfig, ManifestLost, ObjectNotFound
 from buffer.gc import CANDIDATES_MAX, Collector, GcReport, Kept, Refusal
 from buffer.status import read_manifest
 from buffer.store.base import CanPoll, Store, Version
@@ -48,7 +48,7 @@ def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **opt
     older than the grace period, and TWO LOOKS found that, with a change of the manifest between them: an upload
     whose append is still under way must not be taken for garbage. So after a first look this command waits up to
     --wait-s for the queue to move, and looks again. On a queue that does not move, only objects older than a day
-    go.
+    go. And nothing goes while another queue's manifest lies in the same folder.
 
     \b
     Examples:
@@ -133,6 +133,10 @@ def _checked(report: GcReport, config: GcConfig, store: Store) -> GcReport:
     """The report, unless the collector refused to work."""
     if report.refusal is Refusal.MISSING:
         read_manifest(store, config.manifest_path)  # says why it is missing
+    if report.refusal is Refusal.SHARED:
+        raise InvalidConfig(
+            f"nothing was deleted: {report.shared}", key="data_path_prefix", value=config.data_path_prefix
+        )
     if report.refusal is not None:
         raise ManifestLost(
             f"nothing was deleted: the manifest {config.manifest_path!r} is not to be trusted "
@@ -152,6 +156,7 @@ def _print_report(report: GcReport, config: GcConfig, as_json: bool) -> None:
                 "waiting": list(report.waiting),
                 "failed": [{"location": f.location, "error": str(f.cause)} for f in report.failed],
                 "refusal": report.refusal.value if report.refusal else None,
+                "shared": report.shared,
                 "kept": {
                     **{why.value: report.kept.get(why, 0) for why in Kept},
                     "second_look": len(report.waiting),

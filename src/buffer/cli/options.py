@@ -46,7 +46,12 @@ def queue_options(command: F) -> F:
             "Repeatable. Keep keys and passwords in the environment (AWS_ACCESS_KEY_ID, …) instead.",
         ),
         click.option("--manifest", "manifest_path", metavar="PATH", help="[default: ingest/manifest]"),
-        click.option("--prefix", "data_path_prefix", metavar="PATH", help="Of the batches. [default: ingest]"),
+        click.option(
+            "--prefix",
+            "data_path_prefix",
+            metavar="PATH",
+            help="Folder of the batches; no two queues may have the same. [default: the manifest's folder]",
+        ),
         click.option(
             "--config",
             "config_path",
