@@ -203,6 +203,19 @@ def test_should_give_the_bad_batches_up_when_told_to_skip(buffer_delta: InProces
     assert ledger.plan.quarantined == {1: "truncated"}
 
 
+def test_should_not_give_batches_up_and_load_them_in_another_way(buffer_delta: InProcess, tmp_path: Path) -> None:
+    block(tmp_path)
+    ran = buffer_delta("unblock", "--store", tmp_path, "--skip", "--replan")
+    assert ran.code == 2
+    assert "choose one" in ran.err
+
+
+def test_should_say_when_there_is_nothing_to_replan(buffer_delta: InProcess, tmp_path: Path) -> None:
+    block(tmp_path)
+    assert "nothing was begun" in buffer_delta("unblock", "--store", tmp_path, "--replan").out
+    assert buffer_delta("unblock", "--store", tmp_path, "--replan", "--json").json() == {"replanned": None}
+
+
 def test_should_not_call_a_queue_unblocked_that_is_not_there(buffer_delta: InProcess, tmp_path: Path) -> None:
     ran = buffer_delta("unblock", "--store", tmp_path / "nope")
     assert ran.code == 1

@@ -270,6 +270,20 @@ class TestAdopt:
         assert (ledger.born, ledger.app_id, ledger.plan) == (True, "mine", self.DONE)
         assert journal(inner).enter(epoch + 1, "mine", TABLES).plan == self.DONE
 
+    def test_should_take_over_a_queue_whose_ledger_is_damaged(self, inner: Store) -> None:
+        inner.put(LEDGER, b'{"version": 1, "queue')
+        with pytest.raises(CorruptLedger, match="adopt=True"):
+            journal(inner).bind("mine", TABLES)
+        ledger = journal(inner).adopt("mine", TABLES, committed=15)
+        assert (ledger.born, ledger.app_id, ledger.plan) == (True, "mine", self.DONE)
+        assert ledger_in(inner) == ledger
+
+    def test_should_leave_the_ledger_of_a_newer_release_alone(self, inner: Store) -> None:
+        inner.put(LEDGER, b'{"version": 2}')
+        with pytest.raises(CorruptLedger, match="upgrade"):
+            journal(inner).adopt("mine", TABLES, committed=15)
+        assert inner.get(LEDGER).data == b'{"version": 2}'
+
     def test_should_know_no_plan_where_nothing_was_committed(self, inner: Store) -> None:
         put(inner, self.OTHERS)
         assert journal(inner).adopt("mine", TABLES, committed=-1).plan is None

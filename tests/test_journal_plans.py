@@ -336,3 +336,26 @@ class TestBlock:
         after = Plan(after=20, first=21, last=22)
         ours.plan(4, NEXT, after, next_sequence=30, last_location="y")
         assert (ledger_in(inner).plan, ledger_in(inner).blocked) == (after, None)
+
+
+class TestReplan:
+    SPLIT = replace(NEXT, attempts=3, quarantined={12: "not zstd"})
+
+    @any_fault
+    def test_should_forget_what_was_decided(self, inner: Store, fault: Fault) -> None:
+        put(inner, BOUND.changed(plan=self.SPLIT))
+        store = FaultyStore(inner)
+        store.add(fault)
+        assert journal(store).replan() == self.SPLIT
+        store.land()
+        assert ledger_in(inner).plan == replace(NEXT, attempts=0)
+
+    def test_should_leave_a_range_alone_about_which_nothing_was_decided(self, inner: Store) -> None:
+        put(inner, BOUND.changed(plan=NEXT))
+        before = ledger_in(inner)
+        assert journal(inner).replan() is None
+        assert ledger_in(inner) == before
+
+    def test_should_have_nothing_to_forget_without_a_ledger(self, inner: Store) -> None:
+        inner.delete_many([LEDGER])
+        assert journal(inner).replan() is None

@@ -1,14 +1,15 @@
 """What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
 
 `protocol.py` runs them at the start, before anything is claimed, except `pending_plan`, which needs the ledger
-as it is after entering, and `not_beyond`, which guards each range's commit and ack.
+as it is after entering, and `not_beyond`, which guards each range's commit and ack. The loader runs
+`different_tables`, which needs to know where tables really are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from buffer.errors import Fenced, ManifestLost, ObjectNotFound
+from buffer.errors import Fenced, InvalidConfig, ManifestLost, ObjectNotFound
 from buffer.ledger import Ledger, Plan
 from buffer.manifest import Manifest
 from buffer.store.base import CanGet
@@ -77,7 +78,7 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
     except ObjectNotFound as error:
         raise ManifestLost(
             f"the manifest {manifest_path!r} is gone, but its ledger knows {ledger.next_sequence} sequences; "
-            "restore it, or start a new queue under another manifest_path",
+            "restore it, or start a new queue with a manifest_path in another folder",
             location=manifest_path,
             seen_next_sequence=ledger.next_sequence,
         ) from error
@@ -89,7 +90,8 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
         f"the manifest {manifest_path!r} is not the one that the ledger of this queue knows: it was at sequence "
         f"{ledger.next_sequence} and epoch {ledger.epoch} and held {ledger.last_location!r}, now it is at "
         f"{manifest.next_sequence} and {manifest.epoch} with {found.location if found else None!r}. It was restored "
-        "from a backup or replaced; put the newest one back, or start a new queue under another manifest_path",
+        "from a backup or replaced; put the newest one back, or start a new queue with a manifest_path in another "
+        "folder",
         location=manifest_path,
         next_sequence=manifest.next_sequence,
         seen_next_sequence=ledger.next_sequence,
@@ -131,22 +133,45 @@ def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> 
     )
 
 
-def pending_plan(plan: Plan | None, committed: int, digest: str, *, accept_gaps: bool) -> None:
+def different_tables(places: Mapping[str, str]) -> None:
+    """`places` says where each table really is. Two names for one table: the second would count as loaded already."""
+    names: dict[str, str] = {}
+    for name, place in places.items():
+        other = names.setdefault(place, name)
+        if other != name:
+            raise InvalidConfig(
+                f"{other!r} and {name!r} are the same table, {place}: table, routes and dead_letters must differ",
+                key="routes",
+                value=name,
+            )
+
+
+def pending_plan(plan: Plan | None, positions: Sequence[int], digest: str, *, accept_gaps: bool) -> None:
     """The plan that was found and must be replayed has to fit what the tables hold and what we would do."""
+    committed = min(positions)
     if plan is None or plan.last <= committed:
         return
     if plan.after != committed and not accept_gaps:
         raise gap(committed, plan.first)
-    if plan.quarantined is not None and plan.digest != digest:
-        # Once the split is written a table may have been committed under it at any moment.
-        raise RouteChanged(
-            f"the range {plan.first}..{plan.last} was begun under another routing, format or schema, and may be in "
-            "some tables already; finish it with the old configuration, then change it",
-            first=plan.first,
-            last=plan.last,
-            planned_digest=plan.digest,
-            digest=digest,
-        )
+    same_configuration(plan, positions, digest)
+
+
+def same_configuration(plan: Plan | None, positions: Sequence[int], digest: str) -> None:
+    """A range that is in some tables, or may be at any moment, is completed as it was begun."""
+    if plan is None or plan.last <= min(positions) or plan.digest == digest:
+        return
+    # Once the split is written, whoever wrote it may commit a table at any moment.
+    if plan.quarantined is None and max(positions) < plan.first:
+        return
+    raise RouteChanged(
+        f"the range {plan.first}..{plan.last} was begun under another routing, format or schema, and may be in "
+        "some tables already; finish it with the old configuration, then change it. If that one cannot finish it, "
+        "stop every loader and run `buffer-delta unblock --replan`",
+        first=plan.first,
+        last=plan.last,
+        planned_digest=plan.digest,
+        digest=digest,
+    )
 
 
 def inside(table: str, position: int, plan: Plan) -> LedgerBehind:

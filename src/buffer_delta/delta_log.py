@@ -134,10 +134,10 @@ class DeltaLog:
         assert self._log is not None, "newest() comes first"
         return self._log
 
-    def location(self) -> str:
-        """Where the table's files are, as a URL. Only after `newest` has found it."""
-        assert self._log is not None, "newest() comes first"
-        return str(self._log.dataPath().toString())
+    def location(self) -> str | None:
+        """Where the table's files are, or would be, as a URL. None: a name that the catalog does not know."""
+        found = self._open()
+        return str(found.dataPath().toString()) if found is not None else None
 
     def commit_info(self, version: int) -> Mapping[str, Any] | None:
         """What one commit says about itself. None if that part of the log was cleaned up or says nothing."""

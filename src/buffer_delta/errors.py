@@ -3,7 +3,7 @@
 BufferQueueError                     (buffer.errors)
 ├── QueueBound              the queue feeds another app or other tables: use those, or adopt it
 ├── SequenceGap             batches between table and queue are gone: an operator accepts the loss, or not
-├── RouteChanged            finish the planned range with the old configuration, then change it
+├── RouteChanged            finish the planned range with the old configuration, or unblock it for another one
 ├── Blocked                 a range cannot be read: mend it, then unblock
 ├── CommitSkipped           Delta took the append but not the rows: something else uses this app_id
 ├── ConcurrentCommit        another commit came between: read the table's position again, then decide

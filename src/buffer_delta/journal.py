@@ -18,7 +18,7 @@ from typing import Any
 
 from buffer.cas import CasObject, Snapshot
 from buffer.clock import Clock
-from buffer.errors import CorruptManifest, Fenced, LedgerLost, ObjectNotFound, StorageError
+from buffer.errors import CorruptLedger, CorruptManifest, Fenced, LedgerLost, ObjectNotFound, StorageError
 from buffer.ledger import Blocked, Ledger, Plan, ledger_path
 from buffer.manifest import Manifest
 from buffer.store.base import CanSwap
@@ -104,7 +104,12 @@ class Journal:
             plan = Plan(after=most - 1, first=most, last=most, attempts=0)
 
         def change(seen: Snapshot) -> bytes | None:
-            ledger = self._parse(seen) or self._new(app_id, tables)
+            try:
+                ledger = self._parse(seen) or self._new(app_id, tables)
+            except CorruptLedger as error:
+                if error.version is not None:  # written by a newer release, which knows more than we do
+                    raise
+                ledger = self._new(app_id, tables)
             fits = most < ledger.plan.first or most == ledger.plan.last if ledger.plan else most < 0
             if ledger.born and self._is_ours(ledger, app_id, tables) and fits:
                 return None
@@ -177,6 +182,25 @@ class Journal:
 
         self._cas.update(change)
         return released
+
+    def replan(self) -> Plan | None:
+        """Forget what was decided about the planned range, so that the next start may load it in another way.
+
+        Returns the plan as it was; None if there is nothing to forget. Needs no epoch: the operator vouches that no
+        loader runs, for one that does could still commit a table as it was decided, and that no table holds the range.
+        """
+        forgotten: Plan | None = None
+
+        def change(seen: Snapshot) -> bytes | None:
+            nonlocal forgotten
+            ledger = self._parse(seen)
+            if ledger is None or ledger.plan is None or ledger.plan.quarantined is None:
+                return None
+            forgotten = ledger.plan
+            return ledger.changed(plan=ledger.plan.undecided()).to_bytes()
+
+        self._cas.update(change)
+        return forgotten
 
     def _replace(self, epoch: int, earlier: Plan | None, plan: Plan, **also: Any) -> Plan:
         def change(seen: Snapshot) -> bytes | None:

@@ -22,7 +22,7 @@ from buffer.clock import Clock, SystemClock
 from buffer.errors import BufferQueueError, Closed, ContentionError, CorruptBatch, Fenced, StorageError
 from buffer.model import BatchDescriptor
 from buffer.store.open import open_store
-from buffer_delta import metrics
+from buffer_delta import checks, metrics
 from buffer_delta.config import LoaderConfig
 from buffer_delta.contracts import Done, Rules
 from buffer_delta.formats import resolve_format
@@ -105,6 +105,7 @@ class Loader:
         for target in self._targets:
             for warning in target.preflight():
                 log.warning("%s", warning)
+        checks.different_tables({target.name: target.place() for target in self._targets})
         with self._counting_fences():
             self._protocol.open()
         self._opened = True
@@ -193,7 +194,7 @@ class Loader:
             last=done.plan.last,
             rows=sum(commit.rows for commit in rows.values()),
             dead_letters=dead.rows if dead else 0,
-            bytes=sum(self._work.look_up_sizes(done.descriptors).values()),
+            bytes=self._bytes_of(done.descriptors),
             files=sum(commit.files for commit in done.commits.values()),
             seconds=seconds,
             lag_batches=lag_batches,
@@ -212,6 +213,13 @@ class Loader:
         if self._on_progress:
             self._on_progress(progress)
         return progress
+
+    def _bytes_of(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        try:
+            return sum(self._work.look_up_sizes(descriptors).values())
+        except StorageError as error:
+            log.warning("no size, the range is loaded all the same: %s", error)
+            return 0
 
     def _lag(self) -> tuple[int, float]:
         """What is left in the queue, and how old it is. If the store does not answer: as it was at the last commit."""

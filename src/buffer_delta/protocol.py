@@ -101,18 +101,18 @@ class LoadProtocol:
                 self._reached("claimed")
                 ledger = self._journal.enter(consumer.epoch, app_id, self._names)
                 self._reached("entered")
-                moved = self._least_committed(app_id) != committed
+                positions = self._positions(app_id)
             except BaseException:
                 consumer.abandon()
                 raise
-            if moved:  # an older loader committed between our look and our claim: look again
+            if min(positions) != committed:  # an older loader committed between our look and our claim: look again
                 consumer.abandon()
                 continue
             self.consumer, self.app_id, self.committed, self._plan = consumer, app_id, committed, ledger.plan
             try:
                 # Again: a loader may have blocked after our look, and an operator may rewrite a blocked plan.
                 checks.not_blocked(ledger)
-                checks.pending_plan(ledger.plan, committed, self._work.digest, accept_gaps=self._rules.accept_gaps)
+                checks.pending_plan(ledger.plan, positions, self._work.digest, accept_gaps=self._rules.accept_gaps)
             except BaseException:
                 self.close()
                 raise
@@ -137,6 +137,7 @@ class LoadProtocol:
         checks.not_blocked(ledger)
         checks.ledger_knows(ledger, max(positions))
         checks.not_inside(ledger.plan, self._names, positions)
+        checks.same_configuration(ledger.plan, positions, self._work.digest)
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
             checks.same_tables(ledger.app_id or "", ledger.plan, self._targets)
@@ -333,9 +334,6 @@ class LoadProtocol:
     def _positions(self, app_id: str) -> list[int]:
         found = [target.committed(app_id) for target in self._targets]
         return [NOTHING if position is None else position for position in found]
-
-    def _least_committed(self, app_id: str) -> int:
-        return min(self._positions(app_id))
 
     # End
 

@@ -135,6 +135,15 @@ class DeltaTarget:
 
     # Where it stands
 
+    def place(self) -> str:
+        """Where the table is, in one spelling: the URL of its files, or, of a name the catalog does not know, that."""
+        location = self._log.location()
+        if location is not None:
+            return location
+        parts = self._name.replace("`", "").lower().split(".")
+        default = [self._spark.catalog.currentCatalog(), self._spark.catalog.currentDatabase()]
+        return ".".join([*default[: max(0, 3 - len(parts))], *parts])
+
     def table_id(self) -> str | None:
         """Delta's id of the table; one dropped and made again has another. None: there is no table."""
         snapshot = self._log.newest()
@@ -310,7 +319,7 @@ class DeltaTarget:
         snapshot = self._log.newest()
         properties = {**self._properties, **(snapshot.properties if snapshot else {})}
         conf = dict(self._spark.sparkContext.getConf().getAll())
-        location = self._log.location() if snapshot else (self._path or "")
+        location = (self._log.location() if snapshot else self._path) or ""
         return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
 
 

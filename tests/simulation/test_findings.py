@@ -17,7 +17,7 @@ from buffer.queue import QueueProducer
 from buffer.testing.simulator import Actor, Host, Record, Weather, World
 from buffer.testing.simulator.world import MANIFEST_PATH
 from buffer_delta.contracts import Rules
-from buffer_delta.errors import Blocked
+from buffer_delta.errors import Blocked, RouteChanged
 from buffer_delta.journal import Journal
 from buffer_delta.protocol import LoadProtocol
 from buffer_delta.testing.delta_log import SimulatedTarget
@@ -51,12 +51,14 @@ class Story(Actor):
     def tell(self, host: Host) -> None:
         raise NotImplementedError
 
-    def loader(self, host: Host, reached: Callable[[str], None] = lambda _: None) -> LoadProtocol:
+    def loader(
+        self, host: Host, reached: Callable[[str], None] = lambda _: None, routing: str = ROUTINGS[0]
+    ) -> LoadProtocol:
         return LoadProtocol(
             ConsumerConfig(store=host.store, gc_enabled=False),
             host.store,
             [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
-            SimulatedWork(host, self.tables, self.poison, ROUTINGS[0]),
+            SimulatedWork(host, self.tables, self.poison, routing),
             host.clock,
             Rules(max_delivery_attempts=1, dlq_strategy="skip" if self.dead_letters else "block"),
             reached=reached,
@@ -142,3 +144,24 @@ def test_should_not_set_a_batch_aside_whose_rows_may_be_in_a_table() -> None:
             assert [len(log.commits[-1].rows) for log in self.tables.logs] == [1, 0]
 
     tell(DamagedInBetween)
+
+
+def test_should_refuse_another_configuration_before_it_fences_the_loader_at_work() -> None:
+    """Else one loader is refused, the other one fenced by it, and nobody loads."""
+
+    class StartedTooSoon(Story):
+        dead_letters = "dead letters"
+
+        def tell(self, host: Host) -> None:
+            def start_another(at: str) -> None:
+                if at == "split":
+                    with pytest.raises(RouteChanged, match="--replan"):
+                        self.loader(host, routing=ROUTINGS[1]).open()
+
+            with patch.object(self.poison, "strikes", lambda: False):
+                loader = self.loader(host, start_another)
+                loader.open()
+                assert step(loader).plan.last == 0
+                self.loader(host, routing=ROUTINGS[1]).open()  # nothing is begun any more
+
+    tell(StartedTooSoon)

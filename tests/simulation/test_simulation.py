@@ -57,6 +57,7 @@ def test_should_have_reached_what_the_promises_are_about(outcomes: dict[str, Out
         "loader ended: Blocked",
         "loader ended: Fenced",
         "loader ended: RouteChanged",
+        "ranges replanned",
         "reached: split",
         *(f"fault: {fault}" for fault in FATES + STRIKES),
     ):

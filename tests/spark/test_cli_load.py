@@ -15,6 +15,8 @@ from buffer.consumer import Consumer
 from buffer.manifest import Manifest
 from buffer_delta.cli import cli
 from buffer_delta.cli.app import EXIT_CODES
+from buffer_delta.config import LoaderConfig
+from buffer_delta.loader import Loader
 from tests.cli_support import InProcess, fill
 from tests.spark.queues import assert_exactly_once, numbered
 
@@ -147,3 +149,45 @@ def test_should_say_what_spark_says_in_one_line(place: Place) -> None:
     assert "/no/such/folder" in ran.err
     assert "Traceback" not in ran.err
     assert "at org.apache.spark" not in ran.err
+
+
+def test_should_set_a_range_free_that_its_configuration_cannot_finish(place: Place, spark: SparkSession) -> None:
+    """A schema that does not fit the table is found out when the split is written already."""
+    spark.sql(
+        f"CREATE TABLE delta.`{place.table}` (id BIGINT, _sequence BIGINT, _index INT, _ingested_at TIMESTAMP, "
+        "_metadata BINARY, _rescued_data STRING) USING delta"
+    )
+    fill(place.queue, *numbered(2))
+    dead = ("--dead-letters", place.dead)
+    wrong = place.load("--format", "json", "--schema", "id STRING", *dead)
+    assert wrong.code == 1, wrong.err
+    refused = place.load_json(*dead)
+    assert (refused.code, "unblock --replan" in refused.err) == (2, True)
+    ran = place.run("unblock", "--store", place.queue, "--replan")
+    assert "batches 0..1 will be loaded as the next start is configured" in ran.out
+    assert place.load_json(*dead).code == 0
+    assert sorted(row.id for row in spark.read.format("delta").load(str(place.table)).collect()) == list(range(20))
+
+
+def test_should_not_set_a_range_free_that_a_table_holds(place: Place, spark: SparkSession) -> None:
+    fill(place.queue, *numbered(2))
+    settings = LoaderConfig(
+        store=str(place.queue),
+        table=str(place.table),
+        dead_letters=str(place.dead),
+        format={"type": "json", "schema": "id BIGINT"},
+        gc_enabled=False,
+    )
+
+    def die(step: str) -> None:
+        if step == f"committed {place.table}":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Loader(spark, settings, reached=die).run(available_now=True)
+    before = (place.queue / "ingest/manifest.ledger").read_bytes()
+    ran = place.run("unblock", "--store", place.queue, "--replan")
+    assert (ran.code, "holds the range 0..1 already" in ran.err) == (2, True)
+    assert (place.queue / "ingest/manifest.ledger").read_bytes() == before
+    assert place.load_json("--dead-letters", place.dead).code == 0
+    assert_exactly_once(spark, place.table, 20)

@@ -11,7 +11,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
-from buffer.errors import BufferQueueError, LedgerLost, ManifestLost, QueueBehindConsumer
+from buffer.errors import BufferQueueError, InvalidConfig, LedgerLost, ManifestLost, QueueBehindConsumer
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
@@ -88,6 +88,28 @@ def test_should_refuse_other_tables(queue: Path, tmp_path: Path, load: Load) -> 
     load()
     refused(queue, load, QueueBound, "elsewhere", table=str(tmp_path / "elsewhere"))
     refused(queue, load, QueueBound, "dead", dead_letters=str(tmp_path / "dead"))
+
+
+@pytest.mark.parametrize("spelling", ["{}/", "delta.`{}`", "file:{}"])
+def test_should_refuse_one_table_under_two_names(
+    spark: SparkSession, queue: Path, table: Path, load: Load, spelling: str
+) -> None:
+    """The second would count as loaded once the first is, and its rows would be nowhere."""
+    produce(queue, numbered(1))
+    refused(queue, load, InvalidConfig, "the same table", dead_letters=spelling.format(table))
+    assert not (queue / LEDGER).exists()
+    assert not table.exists()
+
+
+def test_should_refuse_a_catalog_table_beside_its_own_name(spark: SparkSession, queue: Path, load: Load) -> None:
+    produce(queue, numbered(1))
+    refused(queue, load, InvalidConfig, "the same table", table="two_names", dead_letters="default.Two_Names")
+    spark.sql("CREATE TABLE two_names (id BIGINT) USING delta")
+    try:
+        location = spark.sql("DESCRIBE DETAIL two_names").first().location
+        refused(queue, load, InvalidConfig, "the same table", table="two_names", dead_letters=location)
+    finally:
+        spark.sql("DROP TABLE two_names")
 
 
 def test_should_refuse_a_manifest_put_back_from_a_backup(queue: Path, tmp_path: Path, load: Load) -> None:

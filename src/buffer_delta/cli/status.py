@@ -15,6 +15,7 @@ from buffer.clock import SystemClock
 from buffer.human import plural
 from buffer.status import QueueStatus, queue_status, read_manifest
 from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.errors import RouteChanged
 from buffer_delta.journal import Journal
 
 if TYPE_CHECKING:
@@ -54,8 +55,7 @@ def status(as_json: bool, **options: Any) -> None:
     found = queue_status(store, config.manifest_path, data_path_prefix=config.data_path_prefix)
     tables: list[TableStatus] = []
     if found.ledger and found.ledger.app_id:
-        spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
-        with running_spark("buffer-delta status", **spark_settings) as spark:
+        with running_spark("buffer-delta status", **_spark_settings(options)) as spark:
             tables = [_table_status(spark, name, found) for name in found.ledger.tables]
     if as_json:
         print_json({**found.to_dict(), "tables": [dataclasses.asdict(table) for table in tables]})
@@ -100,8 +100,14 @@ def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableSt
     is_flag=True,
     help="Give the bad batches up: they go to the dead letters, whole, if the loader has that table.",
 )
+@click.option(
+    "--replan",
+    is_flag=True,
+    help="After RouteChanged: load the range that was begun as the next configuration says. Stop every loader first.",
+)
+@spark_options
 @json_option
-def unblock(skip: bool, as_json: bool, **options: Any) -> None:
+def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     """Let a blocked loader go on.
 
     A loader blocks when batches cannot be read after several attempts and its dlq_strategy says so; `buffer
@@ -109,13 +115,23 @@ def unblock(skip: bool, as_json: bool, **options: Any) -> None:
     the same range once more. Or give them up with --skip: they go to the dead letters, or, if the loader has no such
     table, are left out. Their objects stay until the collector comes: copy them first if you may want them again.
 
+    With --replan, a range that was begun and cannot be finished, because its configuration does not fit the table,
+    say, is set free for a changed one. It is refused if a table holds the range already: that one must be finished
+    as it was begun. This alone needs Spark, to look at the tables.
+
     \b
     Examples:
       buffer-delta unblock --store ./queue
       buffer-delta unblock --store ./queue --skip
+      buffer-delta unblock --store ./queue --replan
     """
+    if skip and replan:
+        raise click.UsageError("--skip gives batches up, --replan loads all of them in another way: choose one")
     config, store = open_queue(options, LOADER_TABLES)
     read_manifest(store, config.manifest_path)  # "nothing is blocked" must not be said of a queue that is not there
+    if replan:
+        _replan(Journal(store, config.manifest_path, SystemClock()), options, as_json)
+        return
     released = Journal(store, config.manifest_path, SystemClock()).unblock(skip=skip)
     if as_json:
         print_json({"unblocked": dataclasses.asdict(released) if released else None, "skip": skip})
@@ -127,3 +143,34 @@ def unblock(skip: bool, as_json: bool, **options: Any) -> None:
             f"{bad} go to the dead letters, if there are any, else nowhere" if skip else f"{bad} will be tried again"
         )
         click.echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
+
+
+def _replan(journal: Journal, options: dict[str, Any], as_json: bool) -> None:
+    from buffer_delta.table import DeltaTarget
+
+    ledger = journal.read()
+    plan = ledger.plan if ledger else None
+    if ledger is not None and plan is not None and plan.quarantined is not None:
+        with running_spark("buffer-delta unblock", **_spark_settings(options)) as spark:
+            for name in ledger.tables:
+                committed = DeltaTarget(spark, name).committed(ledger.app_id or "")
+                if committed is not None and committed >= plan.first:
+                    raise RouteChanged(
+                        f"{name!r} holds the range {plan.first}..{plan.last} already, which was begun for "
+                        f"{list(ledger.tables)}; finish it with the configuration that began it",
+                        first=plan.first,
+                        last=plan.last,
+                    )
+        plan = journal.replan()
+    else:
+        plan = None
+    if as_json:
+        print_json({"replanned": {"first": plan.first, "last": plan.last} if plan else None})
+    elif plan is None:
+        click.echo("nothing was begun that a changed configuration could not load")
+    else:
+        click.echo(f"batches {plan.first}..{plan.last} will be loaded as the next start is configured")
+
+
+def _spark_settings(options: dict[str, Any]) -> dict[str, Any]:
+    return {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}

@@ -23,6 +23,7 @@ from buffer_delta.testing.actors import (
     LoaderActor,
     LoaderSettings,
     OperatorActor,
+    ReplanActor,
 )
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import Poison
@@ -31,6 +32,7 @@ QUEUES = 0.2  # of all worlds
 COLLECTIONS = 0.2
 BLOCKED = 0.15  # of the worlds with loaders: several of them meet a batch that nobody can read, and an operator
 LEDGER_LOSSES = 0.1  # of the others
+REPLANS = 0.15
 NEVER_S = float("inf")
 DEAD_LETTERS = "dead letters"
 TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
@@ -64,6 +66,8 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     _add_loaders(world, random, pace, tables, blocked, loses_ledger)
     if loses_ledger:
         world.add(LedgerLossActor(world, "ledger loss"), random.uniform(0.0, pace.storm_s))
+    elif not blocked and len(names) > 1 and not pace.is_patient and random.random() < REPLANS:
+        world.add(ReplanActor(world, "replan"), random.uniform(0.0, pace.storm_s))
     if random.random() < 0.2:
         log = random.choice(tables.logs)
         world.add(BystanderActor(world, "bystander", log, commits=5, think_s=(0.05, pace.storm_s / 4)))
