@@ -1,10 +1,11 @@
 """The soak: `python -m tests.soak --minutes 20`.
 
 Two queues under steady load at once, one on local files and one on a real S3 server behind a bad network, each
-loaded into a Delta table of its own. Producers and loaders are killed, stopped and woken; the S3 server is killed
-and restarted; collectors delete what is old. Some processes live from the beginning to the end and are watched.
-Ends with 1 if an entry was lost or doubled, memory, handles or threads grew, or a loader fell behind; then its
-folder stays, for somebody to look at.
+loaded into a Delta table of its own. Producers, loaders and collectors are killed, stopped and woken; the S3 server
+is killed and restarted; collectors delete what is old. Some processes live from the beginning to the end and are
+watched. Ends with 1 if an entry was lost or doubled, memory, handles or threads grew, a loader fell behind, or one of
+the watched was not there to the end or did nothing; then its folder stays, for somebody to look at. Whatever goes
+wrong on the way, the report is told.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import psutil
 
-from tests.crash.processes import Worker, await_true
+from tests.crash.processes import await_true
 from tests.crash.s3 import MortalS3, through
 from tests.fault_proxy import FaultProxy, evenly
 from tests.servers import StoreAddress
 from tests.soak.chaos import Chaos
+from tests.soak.collectors import MORTAL
 from tests.soak.lane import STEADY, Lane
-from tests.soak.watch import JUDGED_FROM_S, Watch
+from tests.soak.watch import HEAP_UNIT, JUDGED_FROM_S, Watch
 
 FAULT_SHARE = 0.15
 SLOW_S = (0.05, 3.0)
@@ -39,6 +43,7 @@ LAG_MAX_S = 120.0  # a loader dies, another one starts Spark, on a machine that 
 YOUNG_S = 300.0  # before the end: well within the grace period
 SAMPLE_EVERY_S = 3.0
 REPORT_EVERY_S = 30.0
+TOLD_MAX = 30  # who dies at its start does so again and again; the number of all is told anyway
 
 
 def tell(text: str) -> None:
@@ -67,7 +72,8 @@ class Soak:
         self.local_lane.loader_collects = False  # a process of its own does, and lives on
         self.lanes = [self.s3_lane, self.local_lane]
         self.chaos = Chaos(seed, self.seconds, self.lanes)
-        self.collector: Worker | None = None
+        self.ran_s = 0.0
+        self.happened: list[str] = []
 
     def _lane(self, stack: ExitStack, name: str, folder: Path, direct: StoreAddress, loader: StoreAddress) -> Lane:
         lane = Lane(name, folder / name, direct, loader, self.watch, PACE)
@@ -79,9 +85,27 @@ class Soak:
 
     # Running
 
+    @contextmanager
+    def _noting(self, what: str) -> Iterator[None]:
+        """What fails in there is a violation, and no reason to say nothing about all the rest."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - after twenty minutes everything that can be told is told
+            traceback.print_exc()
+            self.violations.append(f"{what}: {error!r}")
+
     def run(self) -> None:
-        self._start()
-        self._began_s = time.monotonic()  # from here on: whoever is watched is up
+        with self._noting("the start"):
+            self._start()
+            self._began_s = time.monotonic()  # from here on: whoever is watched is up
+            with self._noting("the load"):
+                self._load()
+            self.ran_s = self.seconds()
+        with self._noting("saving the samples"):
+            self.watch.save(self._folder / "samples.csv")
+        self._end()
+
+    def _load(self) -> None:
         next_sample_s, next_report_s = 0.0, REPORT_EVERY_S
         restart_s, young_s = self.duration_s * 0.5, max(0.0, self.duration_s - YOUNG_S)
         young = False
@@ -102,25 +126,27 @@ class Soak:
             if self.seconds() >= next_report_s:
                 next_report_s += REPORT_EVERY_S
                 self._tell_how_it_goes()
-        self.ran_s = self.seconds()
-        self.watch.save(self._folder / "samples.csv")
-        self._end()
+                if self.seconds() < self.duration_s * 2 / 3:  # whatever is to be deleted then has the time to be
+                    for lane in self.lanes:
+                        lane.feed_collectors()
 
     def _start(self) -> None:
         tell("starting: two loaders, five producers, a collector …")
         bad, good, local = self._bad_address, self._good_address, self._local_address
         self.s3_lane.start({STEADY: bad, "mortal": bad, "clean": good})
         self.local_lane.start({STEADY: local, "mortal": local})
-        self.collector = self.local_lane.start_collector()
+        collector = self.local_lane.collectors.start_steady()
         for lane in self.lanes:
             lane.loaders[0].wait_for("progress", START_TIMEOUT_S)
             self.watch.follow(f"{lane.name} producer", lane.producers[STEADY].pid)
         loader = self.local_lane.loaders[0]
         self.local_lane.watched_loader = loader.pid
-        self.watch.follow("local loader, driver", loader.pid, family=True)
         jvm = next(child for child in psutil.Process(loader.pid).children() if "java" in child.name())
+        self.watch.follow("local loader, driver", loader.pid)
         self.watch.follow("local loader, JVM", jvm.pid)
-        self.watch.follow("local collector", self.collector.pid)
+        self.watch.follow_family("local loader", loader.pid, besides={jvm.pid})
+        self.watch.expect(self.local_lane.heap_series, HEAP_UNIT)
+        self.watch.follow("local collector", collector.pid)
 
     def _restart_server(self) -> None:
         tell(f"{self.seconds():6.0f} s  the S3 server is killed …")
@@ -140,14 +166,20 @@ class Soak:
 
     def _end(self) -> None:
         tell("the load stops; what is in the queues is loaded …")
-        self.bad.calm()
-        self.happened = list(self.chaos.end())
+        with self._noting("the end of the faults"):
+            self.bad.calm()
+            self.happened = list(self.chaos.end())
         for lane in self.lanes:
-            lane.stop_producers()
+            with self._noting(f"{lane.name}: stopping the producers"):
+                lane.stop_producers()
         for lane in self.lanes:
-            await_true(partial(self._is_drained, lane), DRAIN_TIMEOUT_S, f"{lane.name} is drained")
+            with self._noting(f"{lane.name}: not drained, so what waits there counts as lost"):
+                await_true(partial(self._is_drained, lane), DRAIN_TIMEOUT_S, f"{lane.name} is drained")
         for lane in self.lanes:
-            lane.stop_loaders()
+            with self._noting(f"{lane.name}: stopping the loaders"):
+                lane.stop_loaders()
+            with self._noting(f"{lane.name}: stopping the collectors"):
+                lane.collectors.stop()
 
     def _is_drained(self, lane: Lane) -> bool:
         for each in self.lanes:
@@ -159,24 +191,37 @@ class Soak:
 
     def report(self) -> bool:
         """Tell everything; True if all is well."""
-        wrong = list(self.violations)
         tell(f"\nafter {self.ran_s:.0f} s of load:")
         for text in self.happened:
             tell(f"  {text}")
         faults = ", ".join(f"{count} {fault.value}" for fault, count in self.bad.counts.most_common())
         tell(f"  requests: {faults}; {self.bad.unanswered + self.good.unanswered} while the server was down")
         for lane in self.lanes:
-            verdict = lane.check()
-            objects, wrong_objects = lane.check_objects()
-            tell(f"{lane.name}: {verdict}\n  {lane.commits} commits, {objects} batch objects are left")
-            wrong += [*verdict.violations, *wrong_objects, *self._check_lag(lane)]
-            if not verdict.durable:
-                wrong.append(f"{lane.name}: nothing was durable")
-        wrong += self._check_growth()
-        for text in wrong:
+            self.violations += lane.wrong()
+            with self._noting(f"{lane.name}: the verdict"):
+                self._check_entries(lane)
+            with self._noting(f"{lane.name}: the objects"):
+                self._check_objects(lane)
+            self.violations += self._check_lag(lane)
+        self.violations += self._check_growth()
+        for text in self.violations[:TOLD_MAX]:
             tell(f"VIOLATION {text}")
-        tell("all is well" if not wrong else f"{len(wrong)} violations")
-        return not wrong
+        tell("all is well" if not self.violations else f"{len(self.violations)} violations")
+        return not self.violations
+
+    def _check_entries(self, lane: Lane) -> None:
+        verdict = lane.check()
+        tell(f"{lane.name}: {verdict}")
+        self.violations += verdict.violations
+        if not verdict.durable:
+            self.violations.append(f"{lane.name}: nothing was durable")
+
+    def _check_objects(self, lane: Lane) -> None:
+        objects, wrong = lane.check_objects()
+        tell(f"  {lane.commits} commits, {objects} batch objects are left\n  {lane.collectors}")
+        self.violations += wrong
+        if self.ran_s >= JUDGED_FROM_S and not lane.collectors.rounds[MORTAL]:
+            self.violations.append(f"{lane.name}: no collector that is to be killed did a round")
 
     def _check_lag(self, lane: Lane) -> list[str]:
         first_s = self._began_s

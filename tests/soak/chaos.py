@@ -12,8 +12,10 @@ from tests.soak.lane import STEADY, Lane
 
 PRODUCERS_EVERY_S = (3.0, 12.0)
 LOADERS_EVERY_S = (35.0, 70.0)  # a loader needs half of that to start, on two cores
+COLLECTORS_EVERY_S = (20.0, 60.0)  # it needs two rounds before it deletes anything
 COMMITS_BETWEEN = 3
 FREEZE_S = (1.0, 8.0)
+COLLECTOR_FREEZE_S = (5.0, 40.0)  # long enough for others to delete what it was about to, and for commits
 SUCCESSION_S = (25.0, 40.0)  # how long a loader stands still while its successor starts, takes over and commits
 
 
@@ -32,6 +34,7 @@ class Chaos:
         for lane in self.lanes:
             self._plan(PRODUCERS_EVERY_S, partial(self._torment_producer, lane))
             self._plan(LOADERS_EVERY_S, partial(self._torment_loader, lane))
+            self._plan(COLLECTORS_EVERY_S, partial(self._torment_collector, lane))
 
     def _plan(self, within_s: tuple[float, float], act: Callable[[], None]) -> None:
         self._due.append((self.seconds() + self._chance.uniform(*within_s), act))
@@ -81,6 +84,18 @@ class Chaos:
                 self._freeze(lane, loader, "loader with a successor", SUCCESSION_S)
                 lane.start_loader()
 
+    def _torment_collector(self, lane: Lane) -> None:
+        """The one that is there for it. The watched one lives in peace: its silence is a finding."""
+        self._plan(COLLECTORS_EVERY_S, partial(self._torment_collector, lane))
+        collector = lane.collectors.mortal
+        if collector is None or collector.frozen:
+            return
+        if self._chance.random() < 0.4:
+            self._freeze(lane, collector, "collector", COLLECTOR_FREEZE_S)
+        else:
+            lane.collectors.replace_mortal()
+            lane.events["collector killed"] += 1
+
     def _freeze(self, lane: Lane, worker: Worker, what: str, within_s: tuple[float, float]) -> None:
         worker.freeze(group=self._chance.random() < 0.5)
         lane.events[f"{what} stopped and woken"] += 1
@@ -90,7 +105,7 @@ class Chaos:
         """Everybody is awake again, and nothing more will happen."""
         self._due.clear()
         for lane in self.lanes:
-            for worker in (*lane.producers.values(), *lane.loaders):
+            for worker in (*lane.producers.values(), *lane.loaders, *lane.collectors):
                 _thaw(worker)
             yield from (f"{lane.name}: {count} x {what}" for what, count in sorted(lane.events.items()))
 

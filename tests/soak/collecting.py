@@ -25,6 +25,7 @@ def main(options: dict[str, Any]) -> None:
                 report = collector.collect_once()
             except StorageError as error:  # it looks again, like the collector's own thread
                 sys.stderr.write(f"{error!r}\n")
+                say(failed=type(error).__name__)
                 continue
             say(deleted=len(report.deleted), refusal=report.refusal and report.refusal.value)
 

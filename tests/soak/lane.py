@@ -24,6 +24,7 @@ from tests.crash.delta_files import DeltaFiles
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict, judge
 from tests.servers import StoreAddress
+from tests.soak.collectors import Collectors
 from tests.soak.watch import HEAP_UNIT, MIB, Watch
 
 STEADY = "steady"
@@ -65,10 +66,15 @@ class Lane:
         (self.folder / "logs").mkdir(parents=True)
         self._started: Counter[str] = Counter()
         self._processes = ExitStack()
+        self.collectors = Collectors(self._start_collector, self.gc_interval_s)
         self._lag_ended = threading.Event()
         self._lag_thread = threading.Thread(target=self._watch_lag, name=f"lag of {self.name}", daemon=True)
         self.orphans = self.seed_orphans(2 * HOUR_MS)
         self.young: set[str] = set()
+
+    @property
+    def heap_series(self) -> str:
+        return f"{self.name} loader: heap in use"
 
     @property
     def table(self) -> Path:
@@ -112,16 +118,30 @@ class Lane:
         self.loaders.append(loader)
         return loader
 
-    def start_collector(self) -> Worker:
-        options: dict[str, Any] = {"store": self.direct.url, "store_options": self.direct.options}
+    def _start_collector(self, role: str) -> Worker:
+        """By the loader's way to the store: on a bad network a round lasts long enough to be killed in its middle."""
+        options: dict[str, Any] = {"store": self.loader_address.url, "store_options": self.loader_address.options}
         options["gc_interval_s"] = self.gc_interval_s
-        return self._keep(Worker("tests.soak.collecting", options, self.folder / "collector.stderr"))
+        return self._keep(Worker("tests.soak.collecting", options, self.folder / f"collector-{role}.stderr"))
+
+    def feed_collectors(self) -> None:
+        """New orphans, once the old ones are deleted: who has nothing to delete is killed in vain. The mortal
+        collector comes with the second lot: the first is for the others to show that they can do it alone."""
+        try:
+            if self.orphans & self._batch_objects():
+                return
+            self.orphans |= self.seed_orphans(2 * HOUR_MS)
+        except StorageError:
+            return  # later, then
+        if self.collectors.mortal is None:
+            self.collectors.start_mortal()
 
     def _keep(self, worker: Worker) -> Worker:
         return self._processes.enter_context(worker)
 
     def tick(self) -> None:
         """Hear what they say, and replace who is gone."""
+        self.collectors.tick()
         for loader in list(self.loaders):
             self._hear(loader)
             if not loader.is_alive:
@@ -143,7 +163,7 @@ class Lane:
             if "progress" in message:
                 self.commits += 1
             elif "heap_bytes" in message and loader.pid == self.watched_loader:
-                self.watch.note(f"{self.name} loader: heap in use", HEAP_UNIT, message["heap_bytes"] / MIB)
+                self.watch.note(self.heap_series, HEAP_UNIT, message["heap_bytes"] / MIB)
             elif "error" in message:
                 self.events[f"loader ended: {message['error']}"] += 1
                 if message["error"] not in RIGHT_ERRORS:
@@ -177,6 +197,10 @@ class Lane:
         self.loaders.clear()
         self._lag_ended.set()
         self._lag_thread.join()
+
+    def wrong(self) -> Sequence[str]:
+        """What was noticed while it ran."""
+        return [*self.violations, *(f"{self.name}: {text}" for text in self.collectors.violations)]
 
     def close(self) -> None:
         self._lag_ended.set()
@@ -214,16 +238,15 @@ class Lane:
         for name, number in zip(rows["by"].to_pylist(), rows["id"].to_pylist(), strict=True):
             found[name].append(number)
         verdict = judge((self.folder / "logs").glob("*.log"), found)
-        verdict.violations += [*self.violations, *table.violations]
+        verdict.violations += table.violations
         if table.repeated_positions():
             verdict.violations.append(f"{self.name}: (_sequence, _index) is not unique")
         return verdict
 
     def check_objects(self) -> tuple[int, Sequence[str]]:
         """How many batch objects are there, and what is wrong with that."""
-        store = self.open()
         now_ms = time.time_ns() // 1_000_000
-        objects = {info.location for info in store.list("ingest") if batch_ulid(info.location)}
+        objects = self._batch_objects()
         wrong = []
         if self.orphans & objects:
             wrong.append(f"{self.name}: {len(self.orphans & objects)} old orphans were not collected")
@@ -234,3 +257,6 @@ class Lane:
         if overdue:
             wrong.append(f"{self.name}: {len(overdue)} objects are overdue for collection, like {overdue[0]}")
         return len(objects), wrong
+
+    def _batch_objects(self) -> set[str]:
+        return {info.location for info in self.open().list("ingest") if batch_ulid(info.location)}
