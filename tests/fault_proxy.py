@@ -50,7 +50,7 @@ class Fault(Enum):
     LATE = "late"
     """The connection breaks at once; the request reaches the server after all, some time later."""
     CUT_UPLOAD = "upload cut"
-    """The server gets half of the request's body, and a broken connection. (No body: as `CUT_REPLY`.)"""
+    """The server gets half of the request's body, and a broken connection. (No body: `CUT_REPLY`, and counted so.)"""
     CUT_REPLY = "reply cut"
     """The server has acted; the client gets half of the answer."""
 
@@ -86,7 +86,7 @@ class _UpstreamGone(Exception):
 
 @dataclass
 class FaultProxy:
-    """Use it in `with`. `counts` says how often each fault struck; `calm()` passes everything on from now on."""
+    """Use it in `with`. `counts` says what was done how often; `calm()` passes everything on from now on."""
 
     upstream: str | None
     """`http://host:port` of the server; None while it is down: then every request is dropped."""
@@ -145,6 +145,7 @@ class FaultProxy:
     # For the connections
 
     def choose(self) -> Fault:
+        """The next fault by the seed. It counts once it has struck: see `note`."""
         with self._lock:
             point = self._random.random()
             chosen = Fault.NONE
@@ -154,8 +155,12 @@ class FaultProxy:
                         chosen = fault
                         break
                     point -= rate
-            self.counts[chosen] += 1
             return chosen
+
+    def note(self, fault: Fault) -> None:
+        """What was done to a request, which need not be what was drawn for it."""
+        with self._lock:
+            self.counts[fault] += 1
 
     def pause(self) -> None:
         with self._lock:
@@ -224,38 +229,53 @@ class _Connection(socketserver.StreamRequestHandler):
                 self._drop_upstream()
 
     def _serve(self, request: _Request, fault: Fault) -> None:
+        """Each fault is noted once the server's part is done, before the client can learn of it."""
+        note = self.server.proxy.note
+        if fault is Fault.CUT_UPLOAD and not request.body:
+            fault = Fault.CUT_REPLY
         match fault:
             case Fault.NONE:
-                self._answer(self._pass_on(request))
+                reply = self._pass_on(request)
+                note(fault)
+                self._answer(reply)
             case Fault.DROP_BEFORE:
+                note(fault)
                 self._end()
             case Fault.DROP_AFTER:
                 self._pass_on(request)
+                note(fault)
                 self._end()
             case Fault.ERROR_AFTER:
                 self._pass_on(request)
+                note(fault)
                 self._answer(_refusal(request, 500, "Internal Server Error", "InternalError"))
             case Fault.THROTTLED:
+                note(fault)
                 self._answer(_refusal(request, 429, "Too Many Requests", "TooManyRequests"))
             case Fault.SLOW_DOWN:
+                note(fault)
                 self._answer(_refusal(request, 503, "Slow Down", "SlowDown"))
             case Fault.SLOW:
                 self._pause()
                 reply = self._pass_on(request)
+                note(fault)
                 self._pause()
                 self._answer(reply)
             case Fault.LATE:
                 self._break_off()
                 self._pause()
                 self._pass_on(request)
+                note(fault)
                 raise _ClientGone
-            case Fault.CUT_UPLOAD if request.body:
+            case Fault.CUT_UPLOAD:
                 self._send_upstream(request.head + request.body[: len(request.body) // 2])
+                note(fault)
                 self._end()
-            case Fault.CUT_UPLOAD | Fault.CUT_REPLY:
+            case Fault.CUT_REPLY:
                 reply = self._pass_on(request)
                 whole = reply.head + reply.body
                 keep = len(reply.head) + len(reply.body) // 2 if reply.body else len(reply.head) // 2
+                note(fault)
                 self.connection.sendall(whole[:keep])
                 self._end()
 

@@ -1,4 +1,4 @@
-"""Loaders on a real Delta table, killed again and again: at every step, at any moment, stopped and woken too late.
+"""Loaders on real Delta tables, killed again and again: at every step, at any moment, stopped and woken too late.
 
 Each one is a process of its own with a JVM of its own, and both die. Starting Spark takes longer than all the
 rest, so the next loader warms up while one is at work, and the JVMs share an archive of loaded classes.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import time
 from collections import Counter, deque
 from collections.abc import Callable
@@ -16,27 +17,41 @@ from typing import Any
 
 import psutil
 
+from buffer.config import ProducerConfig
+from buffer.producer import Producer
 from buffer.status import queue_status
 from buffer.store import open_store
 from buffer.store.files import LockTimeout, locked
 from buffer.store.local import LOCK_FOLDER
 from buffer_delta.session import spark_session
-from tests.crash.delta_files import DeltaFiles
+from tests.crash.collecting import BatchObjects, LateClock
+from tests.crash.delta_files import PROVENANCE, DeltaFiles
+from tests.crash.loaded import DEAD, MAIN, SIDE, Loaded, batches, judge_all_loaded, judge_tables, positions
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
-from tests.spark.queues import assert_exactly_once, numbered, produce
 
 START_TIMEOUT_S = 180.0
 SILENCE_MAX_S = 120.0  # between two steps; then it is stuck
 BACKLOG_MAX = 40  # records; more would only make the last run long
 GAP_FIRST_GUESS_S = 2.0
-ENTRIES_PER_BATCH = 5
+BATCHES_PER_COMMIT = 3
+GC_INTERVAL_S = (0.05, 0.5)  # a loader lives for seconds; it collects a few times in its life
+LAST_WORDS = 1000  # characters
 ARCHIVE_FROM_CYCLES = 10  # making the archive costs as much as two cycles
+SECOND_OPINION_FROM_CYCLES = 5  # one more start of Spark, which a short run can do without
 ARCHIVE = "classes.jsa"
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable"
 """Code that lives for seconds: the optimising compiler would only take the cores away from it."""
 
-WAYS = {"at a step": 0.35, "between steps": 0.35, "the driver alone": 0.1, "stopped, then woken": 0.2}
+WAYS = {
+    "at a step": 0.35,
+    "between steps": 0.25,
+    "while collecting": 0.1,
+    "the driver alone": 0.1,
+    "stopped, then woken": 0.2,
+}
+MISSED = "done before their moment came"
+"""Not one of the ways: counted apart, for a run that has many of them proves less than it says."""
 
 
 class Run:
@@ -80,18 +95,21 @@ def _is_taken(lock: Path) -> bool:
 
 
 class LoaderCycles:
-    """Runs cycles of produce, load, kill -9. After each one the table must hold a gapless beginning of the queue."""
+    """Runs cycles of produce, load, kill -9. After each one the tables must hold a gapless beginning of the queue."""
 
     def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._chance = random.Random(f"{seed} loaders")
         self._tell = tell
-        self._table = DeltaFiles(folder / "table", ["id"])
-        self._dead_letters = DeltaFiles(folder / "dead")
+        self._tables = {name: DeltaFiles(folder / name, ["id"]) for name in (MAIN, SIDE)}
+        self._tables[DEAD] = DeltaFiles(folder / DEAD, ["bytes"])
+        self._loaded = {name: Loaded.read(table) for name, table in self._tables.items()}
+        self._objects = BatchObjects(folder / "queue", self._chance)
         self._standby: deque[Worker] = deque()
         self._zombies: list[Worker] = []
         self._started = 0
+        self._starts_max = 0
         self._gaps_s: dict[str, float] = {}
         """How long it took last time to get from each step to the next one."""
         self.records = 0
@@ -102,22 +120,24 @@ class LoaderCycles:
     def config(self) -> dict[str, Any]:
         return {
             "store": str(self._folder / "queue"),
-            "table": str(self._folder / "table"),
-            "dead_letters": str(self._folder / "dead"),
-            "format": {"type": "json", "schema": "id BIGINT"},
-            "max_batches_per_commit": 3,
-            "gc_enabled": False,
+            "table": str(self._folder / MAIN),
+            "route_by": "kind",
+            "routes": {SIDE: str(self._folder / SIDE)},
+            "dead_letters": str(self._folder / DEAD),
+            "format": {"type": "json", "schema": "id BIGINT, kind STRING"},
+            "max_batches_per_commit": BATCHES_PER_COMMIT,
         }
 
     @property
     def steps(self) -> list[str]:
-        tables = (self.config["table"], self.config["dead_letters"])
+        tables = (self._folder / name for name in self._tables)
         each = [f"{step} {table}" for table in tables for step in ("appended", "committed")]
         return ["bound", "claimed", "entered", "planned", "decoded", "split", *each, "acked"]
 
     def run(self, cycles: int) -> Verdict:
         """Each cycle ends with the death of one loader. Stops early when something is wrong."""
         started_s = time.monotonic()
+        self._starts_max = cycles + 1
         try:
             if cycles >= ARCHIVE_FROM_CYCLES:
                 self._archive_classes()
@@ -126,38 +146,51 @@ class LoaderCycles:
                 self._check()
                 took_s = time.monotonic() - started_s
                 self._tell(
-                    f"loader cycle {cycle + 1}/{cycles}: {took_s:.0f} s, {self._table.rows().num_rows}"
-                    f"/{self.records} rows in {self._table.commits} commits"
+                    f"loader cycle {cycle + 1}/{cycles}: {took_s:.0f} s, {self._rows()}/{self.records} rows in "
+                    f"{self._commits()} commits, {self._objects.collected} orphans collected"
                 )
                 if self.violations:
                     break
             else:
-                self._finish()
+                self._finish(second_opinion=cycles >= SECOND_OPINION_FROM_CYCLES)
         finally:
             for worker in (*self._standby, *self._zombies):
                 worker.kill()
-        rows, commits = self._table.rows().num_rows, self._table.commits
+        objects = self._objects
         text = (
             f"{self.ways.total()} loaders died: {', '.join(f'{n} {way}' for way, n in self.ways.most_common())}; "
-            f"{rows:,} rows of {self.records:,} records in {commits} commits"
+            f"{self._rows():,} rows of {self.records:,} records in {self._commits()} commits to {len(self._tables)} "
+            f"tables; {objects.collected:,} orphans collected, {objects.interrupted} times only a part before a death"
         )
-        return Verdict(durable=self.records, found=rows, violations=self.violations, text=text)
+        return Verdict(durable=self.records, found=self._rows(), violations=self.violations, text=text)
+
+    def _rows(self) -> int:
+        return sum(len(table.rows) for table in self._loaded.values())
+
+    def _commits(self) -> int:
+        return sum(table.commits for table in self._tables.values())
 
     # One cycle
 
     def _cycle(self) -> None:
-        behind = self.records - self._table.rows().num_rows
+        self._objects.seed_orphans()
+        behind = self.records - self._rows()
         self._produce(self._chance.randint(1, 4) if behind < BACKLOG_MAX else 1)
         loader = self._next()
         way = self._chance.choices(list(WAYS), list(WAYS.values()))[0]
         if way == "stopped, then woken" and self._zombies:
             way = "between steps"  # one at a time: the one that wakes must find a single successor
-        self.ways[way] += 1
-        if way == "at a step":
-            self._follow(self._start(loader, die_at=self._chance.choice(self.steps)))
+        step = self._chance.choice(self.steps) if way == "at a step" else None
+        run = self._start(loader, **({"die_at": step} if step else {}))
+        if step:
+            self._follow(run)
+        elif way == "while collecting":
+            self._follow_to_collecting(run)
         else:
-            self._follow_to_a_moment(self._start(loader))
+            self._follow_to_a_moment(run)
         self._wake_zombie()
+        if not step:
+            self.check_alive(run)
         if way == "the driver alone":
             loader.kill(group=False)  # its JVM may yet commit, beside the next loader
             self._zombies.append(loader)
@@ -165,7 +198,13 @@ class LoaderCycles:
             self._freeze(loader, group=self._chance.random() < 0.5)
             self._zombies.append(loader)
         else:
+            missed = bool(run.ended) and (step is not None or way == "while collecting")
             loader.kill()
+            if step and not missed:
+                self.check_died_at(run, step)
+            way = MISSED if missed else way
+        self.ways[way] += 1
+        self._objects.note_collected()
 
     def _freeze(self, loader: Worker, group: bool) -> None:
         """Stop it anywhere but inside a lock of the local store: everybody else would only wait for it to wake."""
@@ -176,12 +215,19 @@ class LoaderCycles:
             loader.thaw()
             time.sleep(0.01)
 
-    def _produce(self, batches: int) -> None:
-        entries = numbered(batches, entries=ENTRIES_PER_BATCH, start=self.records)
-        self.records += produce(self.config["store"], entries)
+    def _produce(self, count: int) -> None:
+        """No collector is at work: all loaders so far are dead or stopped. So the late clock does no harm."""
+        config = ProducerConfig(store=self.config["store"], flush_interval_ms=60_000)
+        clock = LateClock() if self._chance.random() < 0.6 else None
+        with Producer(config, clock=clock) as producer:
+            for entries in batches(count, self.records):
+                producer.produce(entries, metadata=b"made by a test")
+                producer.flush()
+                self.records += len(entries)
+        self._objects.note_batches()
 
     def _next(self) -> Worker:
-        while len(self._standby) < 2:
+        while not self._standby or (len(self._standby) < 2 and self._started < self._starts_max):
             archive = self._folder / ARCHIVE
             self._standby.append(self._spawn(f"-XX:SharedArchiveFile={archive}" if archive.exists() else ""))
         loader = self._standby.popleft()
@@ -198,16 +244,20 @@ class LoaderCycles:
         """Let one loader end in peace; its JVM writes down what it had loaded. Makes later starts 3 times cheaper."""
         self._tell("making an archive of classes …")
         self._produce(1)
+        self._starts_max += 1
         loader = self._spawn(f"-XX:ArchiveClassesAtExit={self._folder / ARCHIVE}")
         loader.wait_for("ready", START_TIMEOUT_S)
         jvms = psutil.Process(loader.pid).children(recursive=True)
-        self._follow(self._start(loader))
-        loader.end()
+        run = self._start(loader)
+        self._follow(run)
+        if loader.end():
+            self.violations.append(f"a loader could not end in peace, {_end_of(run)}")
         psutil.wait_procs(jvms, timeout=START_TIMEOUT_S)
         loader.kill()
 
     def _start(self, loader: Worker, **options: Any) -> Run:
-        loader.send(json.dumps({"config": self.config, **options}))
+        config = {**self.config, "gc_interval_s": self._chance.uniform(*GC_INTERVAL_S)}
+        loader.send(json.dumps({"config": config, **options}))
         return Run(loader, self._gaps_s)
 
     def _follow(self, run: Run, until: str | None = None) -> None:
@@ -229,6 +279,26 @@ class LoaderCycles:
         if "error" in run.ended and not (run.ended["error"] == "Fenced" and self._zombies):
             self.violations.append(f"a loader failed: {run.ended}; see {run.loader.log}")
 
+    def check_alive(self, run: Run) -> None:
+        """Nobody but us may end it."""
+        if not run.loader.is_alive:
+            self.violations.append(f"a loader died by itself, {_end_of(run)}")
+
+    def check_died_at(self, run: Run, step: str) -> None:
+        """Call it when its JVM is dead too: only then has everything been heard that it said."""
+        run.look()
+        if run.steps[-1] != step or run.loader.process.returncode != -signal.SIGKILL:
+            self.violations.append(f"a loader was to die at {step!r}, but died {_end_of(run)}")
+
+    def _follow_to_collecting(self, run: Run) -> None:
+        """To the moment when it has begun to delete. An end that comes first is in `run.ended`."""
+        deadline_s = time.monotonic() + SILENCE_MAX_S
+        while not self._objects.is_being_collected() and not run.follow(0.002):
+            if time.monotonic() > deadline_s:
+                self.violations.append(f"a loader does not collect, after {run.steps[-1]!r}; see {run.loader.log}")
+                return
+        self._check_end(run)
+
     def _follow_to_a_moment(self, run: Run) -> None:
         """To somewhere between two steps, each pair as likely as the others, however long they take."""
         step = self._chance.choice(["start", *self.steps])
@@ -243,49 +313,61 @@ class LoaderCycles:
             if zombie.frozen:
                 zombie.thaw()
                 rest_s = sum(self._gaps_s.values()) / 2
-                self._follow_for(Run(zombie, {}), self._chance.uniform(0.0, rest_s))
+                run = Run(zombie, {})
+                self._follow_for(run, self._chance.uniform(0.0, rest_s))
+                self.check_alive(run)
             self._zombies.pop().kill()
 
     # Checks
 
     def _check(self) -> None:
-        """What is in the table is the beginning of what was produced, in order, each record once."""
-        for table in (self._table, self._dead_letters):
+        """Each table holds what it says it does; whatever one of them still lacks is there to be loaded."""
+        for table in self._tables.values():
             table.refresh()
             self.violations += table.violations
             table.violations.clear()
-        ids = self._table.rows()["id"].to_pylist()
-        if ids != list(range(len(ids))):
-            wrong = [(expected, got) for expected, got in enumerate(ids) if expected != got][:5]
-            self.violations.append(f"rows are missing, doubled or out of order: (expected, found) {wrong}")
-        if len(ids) > self.records:
-            self.violations.append(f"{len(ids)} rows of {self.records} records")
-        if self._dead_letters.rows().num_rows:
-            self.violations.append("there are dead letters, though every record was good")
+        self._loaded = {name: Loaded.read(table) for name, table in self._tables.items()}
+        self.violations += judge_tables(self._loaded, self.records, range_max=BATCHES_PER_COMMIT)
+        self.violations += self._objects.check(self._committed())
 
-    def _finish(self) -> None:
-        """A last loader, left alone: afterwards all must be there, and the queue be empty."""
+    def _committed(self) -> int:
+        return min(table.through for table in self._loaded.values())
+
+    def _finish(self, second_opinion: bool) -> None:
+        """A last loader, left alone: afterwards all must be there, the queue be empty, and the orphans gone."""
         self._wake_zombie()
+        self._objects.seed_orphans()
+        self._produce(1)
         last = self._next()
-        self._follow(self._start(last))
+        run = self._start(last)
+        self._follow(run)
+        self.check_alive(run)
         last.kill()
         self._check()
-        loaded = self._table.rows().num_rows
-        if loaded != self.records:
-            self.violations.append(f"{self.records - loaded} of {self.records} records were lost")
-        if self._table.repeated_positions():
-            self.violations.append("positions (_sequence, _index) are not unique")
+        self.violations += judge_all_loaded(self._loaded, self.records)
         waiting = queue_status(open_store(self.config["store"])).length
         if waiting:
             self.violations.append(f"{waiting} batches are left in the queue")
-        self._ask_spark()
+        self._objects.note_collected()
+        self.violations += self._objects.check_quiet()
+        due = self._objects.due()
+        self._objects.collect_rest()
+        self.violations += self._objects.check(self._committed(), due)
+        if second_opinion:
+            self._ask_spark()
 
     def _ask_spark(self) -> None:
-        """A second opinion, from those who will read the table."""
+        """From those who will read the tables."""
         spark = spark_session("crash cycles", memory="1g")
         try:
-            assert_exactly_once(spark, self.config["table"], self.records)
-        except AssertionError as error:
-            self.violations.append(f"Spark finds another table: {str(error)[:500]}")
+            frames = [spark.read.format("delta").load(str(table.path)) for table in self._tables.values()]
+            found = [(row[0], row[1]) for frame in frames for row in frame.select(*PROVENANCE).collect()]
+            if sorted(found) != list(positions(self.records)):
+                self.violations.append(f"Spark finds other tables, with {len(found)} rows of {self.records} records")
         finally:
             spark.stop()
+
+
+def _end_of(run: Run) -> str:
+    code = run.loader.process.returncode
+    return f"with exit code {code}, after {run.steps[-1]!r}: {run.loader.last_words(LAST_WORDS)}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from buffer.config import ConsumerConfig
+from tests.crash.collecting import NOTHING_LEFT, BatchObjects
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict, judge
@@ -20,17 +21,21 @@ FREEZE_CHANCE = 0.15
 FROZEN_MAX = 2  # one that stands still may hold the lock of the manifest, and then nobody gets on
 FIGHTING = 2  # producers at a time: they fight for the manifest as well
 REPORT_EVERY = 50
+GC_INTERVAL_S = 0.05
+DRAIN_TIMEOUT_S = 120.0  # of what is left at the end: a few hundred batches on local files
+COLLECT_TIMEOUT_S = 30.0  # two looks and the deletes
 
 
 class ProducerCycles:
-    """Runs cycles of fork, produce, kill -9; a consumer reads on meanwhile."""
+    """Runs cycles of fork, produce, kill -9; a consumer reads on meanwhile, and its collector beside it."""
 
     def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
         self._logs = folder / "logs"
         self._logs.mkdir(parents=True)
         self._chance = random.Random(f"{seed} producers")
         self._tell = tell
-        self._consumer = KeepingConsumer(ConsumerConfig(store=str(folder / "queue"), gc_enabled=False))
+        self._objects = BatchObjects(folder / "queue", self._chance)
+        self._consumer = KeepingConsumer(ConsumerConfig(store=str(folder / "queue"), gc_interval_s=GC_INTERVAL_S))
         options = {"store": str(folder / "queue"), "logs": str(self._logs)}
         self._nursery = Worker("tests.crash.nursery", options, folder / "nursery.stderr")
         self._running: list[int] = []
@@ -42,6 +47,7 @@ class ProducerCycles:
     def run(self, cycles: int) -> Verdict:
         """Until that many producers were killed. Returns what the logs and the queue say together."""
         started_s = time.monotonic()
+        self._objects.seed_orphans()
         try:
             while self.killed < cycles:
                 while len(self._running) < FIGHTING:
@@ -53,13 +59,28 @@ class ProducerCycles:
                 self._report(cycles, time.monotonic() - started_s)
         finally:
             self._nursery.kill()
-        while not self._consumer.drain():
-            pass
+        late = self._drain() + self._await_collected()
         self._consumer.close()
         verdict = judge(self._logs.glob("*.log"), self._consumer.found)
+        verdict.violations += late + self._objects.check(NOTHING_LEFT)
         if verdict.durable < cycles:
             verdict.violations.append(f"only {verdict.durable} entries durable: too few to mean anything")
         return verdict
+
+    def _drain(self) -> list[str]:
+        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+        while not self._consumer.drain():
+            if time.monotonic() > deadline_s:
+                read, troubles = self._consumer.last, self._consumer.troubles
+                return [f"not drained within {DRAIN_TIMEOUT_S:g} s: at sequence {read}, {troubles} calls failed"]
+        return []
+
+    def _await_collected(self) -> list[str]:
+        """All producers are dead, so the manifest stands still: the orphans that are old enough for that must go."""
+        deadline_s = time.monotonic() + COLLECT_TIMEOUT_S
+        while (left := self._objects.check_quiet()) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return left
 
     def _fork(self) -> int:
         self._nursery.send(f"p{self._forked}")

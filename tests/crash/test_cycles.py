@@ -27,6 +27,20 @@ def test_should_lose_nothing_when_producers_are_killed_and_stopped(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.spark
+@pytest.mark.xdist_group("pair, loader")  # with the others that start loaders: two cores are not enough for more
+@pytest.mark.timeout(600)
+def test_should_lose_nothing_when_loaders_and_their_collectors_are_killed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--producer-cycles", "0", "--loader-cycles", "2"]) == 0, capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "2 loaders died" in said
+    assert "to 3 tables" in said
+    assert "nothing lost, nothing twice" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_should_fail_and_keep_the_folder_when_something_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,21 @@ def test_should_give_the_server_half_of_an_upload() -> None:
     assert got == [BODY[:500]]
 
 
+def test_should_count_what_was_done_and_not_what_was_drawn() -> None:
+    """A request without a body has no upload to cut; one that found no server met no fault of ours."""
+    with ScriptedServer(_echo) as server, FaultProxy(server.endpoint, {Fault.CUT_UPLOAD: 1.0}) as proxy:
+        with pytest.raises((OSError, http.client.IncompleteRead)):
+            urllib.request.urlopen(f"{proxy.endpoint}/a", timeout=5).read()
+        assert proxy.counts == {Fault.CUT_REPLY: 1}
+        with pytest.raises(OSError):
+            _put(proxy.endpoint)
+        assert proxy.counts == {Fault.CUT_REPLY: 1, Fault.CUT_UPLOAD: 1}
+        proxy.upstream = None
+        with pytest.raises(OSError):
+            _put(proxy.endpoint)
+        assert (proxy.counts.total(), proxy.unanswered) == (2, 1)
+
+
 def test_should_drop_requests_while_the_server_is_down_and_follow_it_to_another_port() -> None:
     with FaultProxy(None) as proxy:
         with pytest.raises(OSError):
