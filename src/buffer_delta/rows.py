@@ -20,7 +20,7 @@ from buffer.errors import BufferQueueError, CorruptBatch, InvalidConfig, ObjectN
 from buffer.fetch import FetchHandle
 from buffer.model import BatchDescriptor, Metadata
 from buffer_delta.contracts import Failure
-from buffer_delta.dead_letters import BYTES_MAX, DEAD, DEAD_TYPE, WHOLE_BATCH
+from buffer_delta.dead_letters import BYTES_MAX, DEAD, DEAD_TYPE, WHOLE_BATCH, unused_name
 from buffer_delta.formats import Format
 from buffer_delta.formats.base import Indices, Parsed, as_binary, chunks
 from buffer_delta.formats.schemas import merge_schemas, spark_schema
@@ -132,8 +132,7 @@ class _Decode(_Task):
 
     def schema(self) -> pa.Schema:
         """The format's columns, then provenance, then the mark of dead letters. Raises InvalidConfig if two clash."""
-        dead = [pa.field(DEAD, DEAD_TYPE)] if self.split else []
-        schema = pa.schema([*self.fmt.schema, *self.layout.arrow_fields(), *dead])
+        schema = pa.schema([*self.fmt.schema, *self.layout.arrow_fields()])
         names = [name.lower() for name in schema.names]  # Delta does not tell cases apart
         twice = next((name for name in schema.names if names.count(name.lower()) > 1), None)
         if twice is not None:
@@ -142,7 +141,7 @@ class _Decode(_Task):
                 key="columns",
                 value=twice,
             )
-        return schema
+        return schema.append(pa.field(unused_name(DEAD, schema.names), DEAD_TYPE)) if self.split else schema
 
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
         schema = self.schema()
@@ -226,15 +225,19 @@ class _Decode(_Task):
         return pa.Table.from_arrays([columns[field.name] for field in schema], schema=schema)
 
     def _dead_batch(self, descriptor: BatchDescriptor, schema: pa.Schema) -> pa.Table:
+        error = self.quarantined[descriptor.sequence]
         try:
-            data = self.handle.fetch_raw(descriptor).data[:BYTES_MAX]
+            data = self.handle.fetch_raw(descriptor).data
         except ObjectNotFound:
             data = None
+        if data is not None and len(data) > BYTES_MAX:
+            error += f"; here are the first {BYTES_MAX:,} of its {len(data):,} bytes"
+            data = data[:BYTES_MAX]
         return self._dead(
             descriptor,
             np.zeros(1, np.int64),
             np.array([WHOLE_BATCH], np.int64),
-            pa.array([self.quarantined[descriptor.sequence]], pa.string()),
+            pa.array([error], pa.string()),
             pa.array([data], pa.binary()),
             schema,
         )
@@ -261,8 +264,8 @@ class _Decode(_Task):
             ],
             fields=list(DEAD_TYPE),
         )
-        columns = [dead if field.name == DEAD else pa.nulls(rows, field.type) for field in schema]
-        return pa.Table.from_arrays(columns, schema=schema)
+        columns = [pa.nulls(rows, field.type) for field in schema][:-1]
+        return pa.Table.from_arrays([*columns, dead], schema=schema)
 
 
 class _Discover(_Task):
@@ -274,7 +277,7 @@ class _Discover(_Task):
     def do(self, group: Sequence[BatchDescriptor]) -> Iterator[pa.RecordBatch]:
         fetched = _fetched(self.handle, group, self.quarantined)
         found = [self.fmt.discover(entries) for _, entries in fetched if entries is not None]
-        schema = merge_schemas(None, found)
+        schema = merge_schemas(None, found, max_columns=self.fmt.max_columns)
         yield pa.RecordBatch.from_pydict({"schema": [schema.serialize().to_pybytes()]})
 
 

@@ -26,7 +26,7 @@ from buffer.store.base import Store
 from buffer_delta import rows
 from buffer_delta.config import LoaderConfig
 from buffer_delta.contracts import Failure
-from buffer_delta.dead_letters import dead_rows, good_rows
+from buffer_delta.dead_letters import dead_rows, good_rows, keep_whole, unused_name
 from buffer_delta.formats import Format, merge_schemas, resolve_format, settle
 from buffer_delta.grouping import group
 from buffer_delta.table import DeltaTarget
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUTE = "_route"
-"""The column that holds a row's route while the rows of all tables travel together."""
+"""The column that holds a row's route while the rows of all tables travel together, unless the data has one like it."""
 
 SIZES_KEPT_MAX = 100_000  # then they are looked up again: a listing is cheap, a leak is not
 
@@ -79,13 +79,16 @@ class SparkWork:
         """One DataFrame for each table. With several tables, everything is decoded here, once."""
         groups = self._groups(descriptors)
         several = len(self._config.tables()) > 1
+        split = self._config.dead_letters is not None
+        if split:
+            quarantined = keep_whole(self._store, descriptors, quarantined)
         frame = rows.decode(
             self._spark,
             self._handle,
             groups,
             self._format_for(groups, quarantined),
             self._layout,
-            split=self._config.dead_letters is not None,
+            split=split,
             quarantined=quarantined,
         )
         if not several:
@@ -128,9 +131,10 @@ class SparkWork:
         """The format with its columns settled: those of the table, and those that this range brings."""
         if not self._format.evolving:
             return self._format
-        found = merge_schemas(None, rows.discover(self._spark, self._handle, groups, self._format, quarantined))
+        found = rows.discover(self._spark, self._handle, groups, self._format, quarantined)
         taken = [field.name for field in self._layout.arrow_fields()]
-        return settle(self._format, self._main.schema(), found, taken)
+        merged = merge_schemas(None, found, max_columns=self._format.max_columns)
+        return settle(self._format, self._main.schema(), merged, taken)
 
     def _transformed(self, frame: DataFrame) -> DataFrame:
         if self._config.transform is None:
@@ -154,11 +158,12 @@ class SparkWork:
         frame = self._transformed(frame)
         if config.route_by is None:
             return {config.table: frame, **parts}
-        routed = frame.withColumn(ROUTE, self._route(frame).cast("string"))
+        name = unused_name(ROUTE, frame.columns)
+        routed = frame.withColumn(name, self._route(frame).cast("string"))
         for value, table in config.routes.items():
-            parts[table] = routed.where(routed[ROUTE] == value).drop(ROUTE)
-        elsewhere = routed[ROUTE].isNull() | ~routed[ROUTE].isin(list(config.routes))
-        parts[config.table] = routed.where(elsewhere).drop(ROUTE)
+            parts[table] = routed.where(routed[name] == value).drop(name)
+        elsewhere = routed[name].isNull() | ~routed[name].isin(list(config.routes))
+        parts[config.table] = routed.where(elsewhere).drop(name)
         return parts
 
     def _route(self, frame: DataFrame) -> Column:

@@ -16,6 +16,7 @@ from buffer.fetch import FetchHandle
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
+from buffer_delta.dead_letters import BYTES_MAX
 from buffer_delta.errors import Blocked, RouteChanged
 from buffer_delta.journal import Journal
 from buffer_delta.loader import Loader
@@ -238,3 +239,73 @@ def test_should_block_on_a_bad_stream_that_has_nowhere_to_go(spark: SparkSession
     )
     with pytest.raises(Blocked, match="entry 0 is bad"):
         Loader(spark, config).run(available_now=True)
+
+
+def rows_of(spark: SparkSession, table: Path, *columns: str) -> list[dict[str, Any]]:
+    frame = spark.read.format("delta").load(str(table)).select(*columns).orderBy(columns[0])
+    return [row.asDict(recursive=True) for row in frame.collect()]
+
+
+def test_should_load_names_that_differ_only_in_case_or_are_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    """Each of these was a record that no loader could get past."""
+    records = [
+        {"id": 1, "s": {"a": 1, "A": 2}},
+        {"id": 2, "_Dead": 3, "_route": "x"},
+        {"id": 3, "l": [{"b": 1, "B": 2}]},
+    ]
+    produce(tmp_path / "queue", [[json.dumps(record).encode() for record in records] + [b"bad"]])
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        dead_letters=str(tmp_path / "dead"),
+        route_by="kind",
+        routes={"x": str(tmp_path / "x")},
+        format="json",
+        gc_enabled=False,
+    )
+    Loader(spark, config).run(available_now=True)
+    none = {"s": None, "l": None, "_Dead": None, "_route": None, "_rescued_data": None}
+    assert rows_of(spark, tmp_path / "table", "id", *none) == [
+        none | {"id": 1, "s": {"a": 1}, "_rescued_data": '{"s":{"A":2}}'},
+        none | {"id": 2, "_Dead": 3, "_route": "x"},
+        none | {"id": 3, "l": [{"b": 1}], "_rescued_data": '{"l":[{"B":2}]}'},
+    ]
+    assert rows_of(spark, tmp_path / "dead", "_index", "bytes") == [{"_index": 3, "bytes": b"bad"}]
+
+
+def test_should_keep_a_column_that_is_named_like_the_route(spark: SparkSession, tmp_path: Path) -> None:
+    produce(tmp_path / "queue", [[b'{"id": 1, "_route": "a"}', b'{"id": 2, "_route": "b"}']])
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        format={"type": "json", "schema": "id BIGINT, _route STRING"},
+        route_by="_route",
+        routes={"a": str(tmp_path / "a")},
+        gc_enabled=False,
+    )
+    Loader(spark, config).run(available_now=True)
+    assert rows_of(spark, tmp_path / "a", "id", "_route") == [{"id": 1, "_route": "a"}]
+    assert rows_of(spark, tmp_path / "table", "id", "_route") == [{"id": 2, "_route": "b"}]
+
+
+def test_should_keep_the_whole_of_a_large_batch_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    produce(tmp_path / "queue", numbered(2))
+    store = open_store(str(tmp_path / "queue"))
+    entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(1)
+    assert entry is not None
+    damaged = b"no batch" * (BYTES_MAX // 8) + b"the end"
+    store.put(entry.location, damaged)
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        dead_letters=str(tmp_path / "dead"),
+        gc_enabled=False,
+        max_delivery_attempts=1,
+        retry_max_s=0.01,
+    )
+    Loader(spark, config).run(available_now=True)
+    ((letter),) = rows_of(spark, tmp_path / "dead", "_sequence", "error", "bytes")
+    kept = entry.location.replace("ingest/", "ingest/dead_letters/") + ".dead"
+    assert f"the whole object is kept as {kept!r}; here are the first 16,777,216 of its 16,777,223" in letter["error"]
+    assert letter["bytes"] == damaged[:BYTES_MAX]
+    assert store.get(kept).data == damaged

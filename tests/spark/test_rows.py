@@ -21,11 +21,11 @@ from buffer.errors import CorruptBatch, InvalidConfig, ObjectNotFound
 from buffer.fetch import FetchHandle
 from buffer.model import BatchDescriptor, Metadata
 from buffer.store.local import LocalStore
-from buffer_delta import rows
+from buffer_delta import dead_letters, rows
 from buffer_delta.cli.settings import FORMATS
 from buffer_delta.config import PROVENANCE_COLUMNS
 from buffer_delta.contracts import Failure
-from buffer_delta.dead_letters import WHOLE_BATCH, dead_rows, good_rows
+from buffer_delta.dead_letters import WHOLE_BATCH, dead_rows, good_rows, keep_whole
 from buffer_delta.formats import _FORMATS, ArrowFormat, Format, JsonFormat, RawFormat, TextFormat
 from buffer_delta.rows import RowLayout, ranges_of
 from tests.spark.test_formats import stream
@@ -37,6 +37,7 @@ class Batches:
     """Batches in a folder, and the descriptors of those that were put there."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.store = LocalStore(folder)
         self.handle = FetchHandle(self.store, attempts=1)
 
@@ -245,6 +246,35 @@ def test_should_bound_what_it_keeps_of_a_quarantined_batch(batches: Batches, mon
     descriptor = batches.put(1, [b"a" * 100])
     (found,) = run(batches, [descriptor], RawFormat(), split=True, quarantined={1: "x"})
     assert len(found["_dead"]["bytes"]) == 10
+    size = batches.store.head(descriptor.location).size
+    assert found["_dead"]["error"] == f"x; here are the first 10 of its {size} bytes"
+
+
+def test_should_keep_a_copy_of_a_quarantined_batch_that_is_too_large(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "BYTES_MAX", 1000)
+    large, small, gone = batches.put(1, [b"a" * 2000]), batches.put(2, [b"a"]), BatchDescriptor(3, "ingest/3.batch")
+    group = [batches.put(0, [b"a" * 2000]), large, small, gone]
+    quarantined = {1: "x", 2: "y", 3: "z"}
+    kept = "ingest/dead_letters/1.batch.dead"
+    expected = quarantined | {1: f"x; the whole object is kept as {kept!r}"}
+    assert keep_whole(batches.store, group, quarantined) == expected
+    whole = batches.store.get(large.location)
+    assert batches.store.get(kept) == whole
+    copied = (batches.folder / kept).stat().st_mtime_ns
+    assert keep_whole(batches.store, group, quarantined) == expected
+    assert (batches.folder / kept).stat().st_mtime_ns == copied, "once is enough"
+    batches.store.delete_many([large.location])
+    assert keep_whole(batches.store, group, quarantined) == expected, "as it was before"
+    assert [info.location for info in batches.store.list("ingest/dead_letters")] == [kept]
+
+
+def test_should_tell_its_own_mark_from_a_column_of_the_data(batches: Batches) -> None:
+    group = [batches.put(1, [b'{"_DEAD": 1}', b"bad"])]
+    good, bad = run(batches, group, JsonFormat("_DEAD INT"), split=True)
+    assert (good["_DEAD"], good["_dead_"]) == (1, None)
+    assert (bad["_DEAD"], bad["_dead_"]["bytes"]) == (None, b"bad")
 
 
 def test_should_raise_what_the_store_says(batches: Batches) -> None:

@@ -63,5 +63,4 @@ def settle(form: Format, table: StructType | None, found: pa.Schema, taken: Coll
     `taken` are the provenance columns and whatever else the data must not fill.
     """
     known, reserved = known_columns(table, [*taken, *([form.rescued_column] if form.rescued_column else [])])
-    limit = form.max_columns if isinstance(form, JsonFormat) else 1000
-    return form.with_schema(merge_schemas(known, [found], taken=reserved, max_columns=limit))
+    return form.with_schema(merge_schemas(known, [found], taken=reserved, max_columns=form.max_columns))

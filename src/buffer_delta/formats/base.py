@@ -21,6 +21,9 @@ import pyarrow as pa
 RESCUED = "_rescued_data"
 """The column for what does not fit the others, as JSON text."""
 
+MAX_COLUMNS = 1000
+"""Of a table whose columns follow the data, unless its format says otherwise."""
+
 Indices = npt.NDArray[np.int64]
 
 
@@ -70,6 +73,11 @@ class Format(ABC):
     def evolving(self) -> bool:
         """Whether the columns follow the data: then `discover`, merge, and `with_schema` before `parse`."""
         return False
+
+    @property
+    def max_columns(self) -> int:
+        """How many columns a table may get that follows the data, and how many fields inside of them."""
+        return MAX_COLUMNS
 
     def discover(self, entries: pa.Array) -> pa.Schema:
         """The columns that these entries would need."""

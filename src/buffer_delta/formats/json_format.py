@@ -20,7 +20,7 @@ import pyarrow as pa
 from buffer.config import reject
 from buffer.errors import InvalidConfig
 from buffer_delta.formats import json_fast, json_infer
-from buffer_delta.formats.base import RESCUED, Format, Indices, Parsed, as_binary, chunks
+from buffer_delta.formats.base import MAX_COLUMNS, RESCUED, Format, Indices, Parsed, as_binary, chunks
 from buffer_delta.formats.json_records import BadRecord, Columns, load, stray_texts, to_text
 from buffer_delta.formats.plain import invalid_utf8
 from buffer_delta.formats.schemas import arrow_schema, merge_schemas, nullable, schema_text
@@ -41,12 +41,12 @@ class JsonFormat(Format):
         rescued_data: str | None = RESCUED,
         on_mismatch: str = "rescue",
         unknown_fields: str = "rescue",
-        max_columns: int = 1000,
+        max_columns: int = MAX_COLUMNS,
     ) -> None:
         """`on_mismatch`: `rescue`, or `dead_letter` (the record is bad); `unknown_fields`: `rescue` or `ignore`.
 
         `rescued_data` renames that column; None leaves it out, and then nothing may be rescued.
-        `max_columns` bounds what an evolving table may grow to.
+        `max_columns` bounds what an evolving table may grow to: so many columns, and so many fields inside of them.
         """
         self._evolving = schema is None
         self._rescued = rescued_data
@@ -130,7 +130,8 @@ class JsonFormat(Format):
         return self._max_columns
 
     def discover(self, entries: pa.Array) -> pa.Schema:
-        found = (json_infer.infer(chunk) for _, chunk in chunks(as_binary(entries), CHUNK_BYTES, CHUNK_ROWS))
+        pieces = chunks(as_binary(entries), CHUNK_BYTES, CHUNK_ROWS)
+        found = (json_infer.infer(chunk, self._max_columns) for _, chunk in pieces)
         return merge_schemas(None, found, max_columns=self._max_columns)
 
     # Parsing

@@ -12,6 +12,7 @@ from buffer_delta.formats.base import Format, Parsed, as_binary
 from buffer_delta.formats.schemas import arrow_schema, merge_schemas, nullable, schema_text
 
 UNREADABLE = (pa.ArrowException, ValueError, OSError)  # Arrow says OSError of a stream that ends too soon
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 ROWS_PER_ENTRY_MAX = 10_000_000  # a stream of a few bytes may claim 2^63 rows of nothing
 
 
@@ -123,6 +124,9 @@ class ArrowFormat(Format):
         unknown = set(table.column_names) - set(self.schema.names)
         if unknown or len(set(table.column_names)) != table.num_columns:
             raise ValueError(f"it has the columns {table.column_names}, the table {self.schema.names}")
+        for field in table.schema:
+            if not _holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
+                raise ValueError(f"the column {field.name!r} has fields beyond {self.schema.field(field.name).type}")
         columns = [
             table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(rows, field.type)
             for field in self.schema
@@ -131,6 +135,21 @@ class ArrowFormat(Format):
 
     def settings(self) -> dict[str, Any]:
         return {"schema": None if self._evolving or self._schema is None else schema_text(self._schema)}
+
+
+def _holds(kind: pa.DataType, found: pa.DataType) -> bool:
+    """Whether a type has a place for every field of every struct inside another one."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(found):
+        names = {f.name: f.type for f in kind}
+        inside = [f.name for f in found]
+        return len(set(inside)) == len(inside) and all(f.name in names and _holds(names[f.name], f.type) for f in found)
+    if pa.types.is_map(kind) and pa.types.is_map(found):
+        return _holds(kind.item_type, found.item_type)
+    if pa.types.is_list(kind) and isinstance(found, _LISTS):
+        return _holds(kind.value_type, found.value_type)
+    if pa.types.is_list(kind) and pa.types.is_map(found):
+        return _holds(kind.value_type, pa.struct([found.key_field, found.item_field]))
+    return True
 
 
 def invalid_utf8(entries: pa.BinaryArray) -> list[tuple[int, str]]:

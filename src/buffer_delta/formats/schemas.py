@@ -8,13 +8,15 @@ the rescued column.
     struct and struct                 field by field; list and list: by element
     anything else, both new           string: every value has a text
     a known column, another type      stays as it is; values that do not fit it are rescued
-    a name that Delta cannot store, that differs only in case, or that is taken: never a column
+    a name that Delta cannot store, that differs only in case, or that is taken: never a column, nor a struct's field
+    more than `max_columns` columns, or more fields inside of structs: never there either
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
@@ -34,6 +36,7 @@ from pyspark.sql.types import (
 )
 
 from buffer.errors import InvalidConfig
+from buffer_delta.formats.base import MAX_COLUMNS
 from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, parse_ddl
 
 _UNSTORABLE = frozenset(" ,;{}()\n\t=")  # Delta refuses them in column names unless columns are mapped
@@ -103,43 +106,61 @@ def known_columns(table: StructType | None, taken: Collection[str]) -> tuple[pa.
 
 
 def merge_schemas(
-    known: pa.Schema | None, found: Iterable[pa.Schema], *, taken: Collection[str] = (), max_columns: int = 1000
+    known: pa.Schema | None,
+    found: Iterable[pa.Schema],
+    *,
+    taken: Collection[str] = (),
+    max_columns: int = MAX_COLUMNS,
 ) -> pa.Schema:
     """The known columns, unchanged but for new fields in their structs, and those found besides, in order.
 
-    `taken` names are never added; nor are columns beyond `max_columns`: a stray map with a key for every record
-    would otherwise make a table nobody can read.
+    `taken` names are never added; nor are columns beyond `max_columns`, or fields of structs beyond as many again.
     """
     fields = {f.name.lower(): f for f in known} if known is not None else {}
     fresh: dict[str, pa.Field] = {}
     refused = {name.lower() for name in taken}
+    room = Room(max_columns - len(fields))
+    inside = Room(max_columns - sum(_fields_inside(f.type) for f in fields.values()))
     for schema in found:
-        for field in schema:
+        nested = _smallest_first(schema)
+        hollow = [f.with_type(pa.null()) if pa.types.is_nested(f.type) else f for f in schema] if nested else schema
+        for field in (*hollow, *nested):  # every column has its place before anything inside of them has
             name = field.name.lower()
             if name in fields:
-                if fields[name].name == field.name:
-                    fields[name] = fields[name].with_type(_widened(fields[name].type, field.type))
-            elif name in fresh:
-                if fresh[name].name == field.name:
-                    fresh[name] = fresh[name].with_type(merge_types(fresh[name].type, field.type))
-            elif name not in refused and storable(field.name) and len(fields) + len(fresh) < max_columns:
-                fresh[name] = field
-    settled = [f.with_type(_settled(f.type)) for f in fresh.values() if _settled(f.type) is not None]
+                _add(fields, field, _widened, room, inside)
+            elif name not in refused:
+                _add(fresh, field, merge_types, room, inside)
+    settled = [f.with_type(kind) for f in fresh.values() if (kind := _settled(f.type)) is not None]
     return pa.schema([*fields.values(), *settled])
 
 
-def merge_types(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+@dataclass(slots=True)
+class Room:
+    """How many fields there may still be: what there is no room for is rescued.
+
+    An object used as a map, with a key for every record, would otherwise make a table that nobody can read. Columns
+    have a room of their own, so that such an object takes no column's place.
+    """
+
+    left: int
+
+
+_Merge: TypeAlias = Callable[[pa.DataType, pa.DataType, Room], pa.DataType]
+
+
+def merge_types(one: pa.DataType, other: pa.DataType, inside: Room) -> pa.DataType:
     """The type that holds values of both. Null stands for no value seen yet."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
-        return other
+        return _admitted(other, inside)
     if {one, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
     if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _merged_struct(one, other, merge_types)
+        return _merged_struct(one, other, merge_types, inside)
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(merge_types(one.value_type, other.value_type))
+        return pa.list_(merge_types(one.value_type, other.value_type, inside))
+    inside.left += _fields_inside(one)
     return pa.string()
 
 
@@ -147,26 +168,69 @@ def storable(name: str) -> bool:
     return bool(name) and not _UNSTORABLE & set(name)
 
 
-def _widened(known: pa.DataType, found: pa.DataType) -> pa.DataType:
+def _widened(known: pa.DataType, found: pa.DataType, inside: Room) -> pa.DataType:
     """A known type with the new fields of its structs. Nothing else about it changes."""
     if pa.types.is_struct(known) and pa.types.is_struct(found):
-        return _merged_struct(known, found, _widened)
+        return _merged_struct(known, found, _widened, inside)
     if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(_widened(known.value_type, found.value_type))
+        return pa.list_(_widened(known.value_type, found.value_type, inside))
     return known
 
 
-def _merged_struct(one: pa.StructType, other: pa.StructType, merge: Any) -> pa.DataType:
+def _merged_struct(one: pa.StructType, other: pa.StructType, merge: _Merge, inside: Room) -> pa.DataType:
+    if all(_brings_nothing(one, field, inside) for field in other):
+        return one
     fields = {f.name.lower(): f for f in one}
-    for field in other:
-        name = field.name.lower()
-        if name not in fields:
-            settled = _settled(field.type) if merge is _widened else field.type
-            if settled is not None and storable(field.name):
-                fields[name] = field.with_type(settled)
-        elif fields[name].name == field.name:
-            fields[name] = fields[name].with_type(merge(fields[name].type, field.type))
+    nested = _smallest_first(other)
+    for field in (*(f for f in other if not pa.types.is_nested(f.type)), *nested) if nested else other:
+        _add(fields, field, merge, inside, inside)
+    if nested:
+        order = dict.fromkeys(f.name.lower() for kind in (one, other) for f in kind)
+        fields = {name: fields[name] for name in order if name in fields}
     return pa.struct(list(fields.values()))
+
+
+def _brings_nothing(kind: pa.StructType, field: pa.Field, inside: Room) -> bool:
+    """Told without a look at all the fields of a large struct."""
+    at = kind.get_field_index(field.name)
+    return inside.left <= 0 if at < 0 else bool(kind.field(at).type == field.type)
+
+
+def _smallest_first(found: Iterable[pa.Field]) -> list[pa.Field]:
+    """The fields that have fields inside, in the order in which they get room: a large one takes no other's place."""
+    nested = [f for f in found if pa.types.is_nested(f.type)]
+    return sorted(nested, key=lambda f: _fields_inside(f.type)) if len(nested) > 1 else nested
+
+
+def _add(fields: dict[str, pa.Field], field: pa.Field, merge: _Merge, room: Room, inside: Room) -> None:
+    """Merge a field into those of a schema or a struct. Of two spellings of a name the first with a value counts."""
+    name = field.name.lower()
+    there = fields.get(name)
+    if there is not None and there.name == field.name:
+        if there.type != field.type:
+            fields[name] = there.with_type(merge(there.type, field.type, inside))
+        return
+    if not storable(field.name):
+        return
+    kind = _settled(field.type) if merge is _widened else field.type
+    if there is None and kind is not None and room.left > 0:
+        room.left -= 1
+    elif there is None or kind is None or not pa.types.is_null(there.type):
+        return
+    fields[name] = field.with_type(_admitted(kind, inside))
+
+
+def _admitted(kind: pa.DataType, inside: Room) -> pa.DataType:
+    """A found type, with as many fields as there is room for and without names that no table can have."""
+    if pa.types.is_list(kind):
+        return pa.list_(_admitted(kind.value_type, inside))
+    return _merged_struct(pa.struct([]), kind, merge_types, inside) if pa.types.is_struct(kind) else kind
+
+
+def _fields_inside(kind: pa.DataType) -> int:
+    if pa.types.is_struct(kind):
+        return sum(1 + _fields_inside(f.type) for f in kind)
+    return _fields_inside(kind.value_type) if pa.types.is_list(kind) else 0
 
 
 def _settled(kind: pa.DataType) -> pa.DataType | None:
@@ -174,7 +238,7 @@ def _settled(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_null(kind):
         return None
     if pa.types.is_struct(kind):
-        fields = [f.with_type(_settled(f.type)) for f in kind if storable(f.name) and _settled(f.type) is not None]
+        fields = [f.with_type(inner) for f in kind if (inner := _settled(f.type)) is not None]
         return pa.struct(fields) if fields else None
     if pa.types.is_list(kind):
         inner = _settled(kind.value_type)
@@ -214,6 +278,10 @@ def _normal(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_normal(name, kind.value_type))
     if pa.types.is_struct(kind) and kind.num_fields:
+        if len({f.name.lower() for f in kind}) < kind.num_fields:
+            raise InvalidConfig(
+                f"the column {name!r} has a field twice, cases aside: {kind}", key="schema", value=str(kind)
+            )
         return pa.struct([pa.field(f.name, _normal(name, f.type)) for f in kind])
     if pa.types.is_map(kind) and kind.key_type == pa.string():
         return pa.map_(pa.string(), _normal(name, kind.item_type))
