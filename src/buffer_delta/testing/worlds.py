@@ -16,15 +16,11 @@ from buffer.testing.simulator.queues import (
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
 from buffer_delta.contracts import Rules
-from buffer_delta.testing.actors import (
-    BrowserActor,
-    BystanderActor,
-    LedgerLossActor,
-    LoaderActor,
-    LoaderSettings,
-    OperatorActor,
-    ReplanActor,
-)
+from buffer_delta.testing.actors.browser import BrowserActor
+from buffer_delta.testing.actors.bystander import BystanderActor
+from buffer_delta.testing.actors.loader import LoaderActor, LoaderSettings
+from buffer_delta.testing.actors.maintenance import LedgerLossActor, ReplanActor
+from buffer_delta.testing.actors.operator import OperatorActor
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import Poison
 

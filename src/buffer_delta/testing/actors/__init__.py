@@ -1,0 +1,1 @@
+"""The programs around a loader that are simulated, one small file each."""

@@ -1,0 +1,134 @@
+"""One loader: the real protocol on simulated tables, with the retries of the real loader around it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from buffer.config import ConsumerConfig
+from buffer.errors import ContentionError, CorruptBatch, Fenced, ObjectNotFound, StorageError
+from buffer.model import BatchDescriptor
+from buffer.testing.simulator.actors.collector import collect_beside
+from buffer.testing.simulator.faults import Span
+from buffer.testing.simulator.scheduler import Process
+from buffer.testing.simulator.world import Actor, Host, World
+from buffer_delta.contracts import Rules
+from buffer_delta.errors import Blocked, CommitSkipped, RouteChanged
+from buffer_delta.protocol import LoadProtocol
+from buffer_delta.testing.actors.browser import BrowserActor
+from buffer_delta.testing.actors.operator import OperatorActor
+from buffer_delta.testing.delta_log import JobFailed, SimulatedTarget
+from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
+
+RETRY_FIRST_S = 0.1
+OPERATOR_S = (0.01, 2.0)  # until somebody unblocks: soon, so that they meet loaders that are still at it
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderSettings:
+    """What the seed decides for all loaders of a world."""
+
+    rules: Rules
+    max_batches: int
+    poll_s: Span
+    cas_timeout_s: float
+    retries: int
+    """How often a loader tries a range again before it exits and is started anew."""
+    new_routing_chance: float
+    restarts_after_fenced_max: int
+    """Restarting for ever would be a duel, which the documentation forbids."""
+    skip_chance: float
+    """How likely the operator gives a blocked range up."""
+    collect_s: Span | None
+    """How often each loader's own collector looks; None: it has none."""
+
+
+class LoaderActor(Actor):
+    def __init__(self, world: World, name: str, tables: Tables, poison: Poison, settings: LoaderSettings) -> None:
+        super().__init__(world, name)
+        self.tables = tables
+        self.poison = poison
+        self.settings = settings
+        self.rules = settings.rules
+        self.routing = ROUTINGS[0]
+        self.restarts_after_fenced = 0
+        self.lives: list[Process] = []
+        self.is_held_back = False
+        """Somebody forbids it to start."""
+
+    def run(self, host: Host) -> None:
+        self.lives.append(host.process)
+        while self.is_held_back:
+            host.process.sleep(RETRY_FIRST_S)
+        config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.settings.cas_timeout_s)
+        protocol = LoadProtocol(
+            config,
+            host.store,
+            [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
+            SimulatedWork(host, self.tables, self.poison, self.routing),
+            host.clock,
+            self.rules,
+            reached=lambda step: self._reached(host, step),
+        )
+        protocol.open()
+        self.world.queue.claimed(host.process, protocol.epoch)
+        if self.settings.collect_s is not None:
+            collect_beside(self, host, self.settings.collect_s, protocol.epoch)
+        while True:
+            if not self._step_with_retries(host, protocol):
+                self.rest(host, self.settings.poll_s)
+
+    def _reached(self, host: Host, step: str) -> None:
+        self.world.scheduler.counts[f"reached: {step.partition(' ')[0]}"] += 1
+        host.process.note(f"· {step}")
+
+    def _step_with_retries(self, host: Host, protocol: LoadProtocol) -> bool:
+        pause_s = RETRY_FIRST_S
+        for attempt in range(self.settings.retries + 1):
+            try:
+                return protocol.step(self._choose, self.settings.max_batches) is not None
+            except (StorageError, ContentionError, CorruptBatch, JobFailed) as error:
+                if attempt == self.settings.retries:
+                    raise
+                host.process.note(f"trying again: {type(error).__name__}: {error}")
+            host.process.sleep(pause_s)
+            pause_s *= 2
+        raise AssertionError("the last attempt returns or raises")
+
+    def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        return self.world.scheduler.random.randint(1, len(descriptors))
+
+    def ended(self, error: Exception | None) -> float | None:
+        delay_s = self.draw(self.world.weather.restart_s)
+        if isinstance(error, Fenced):
+            return self._after_fenced(delay_s)
+        if isinstance(error, Blocked):
+            operator = OperatorActor(self.world, "operator", skip_chance=self.settings.skip_chance)
+            self.world.add(operator, self.draw(OPERATOR_S))
+            return delay_s
+        if isinstance(error, RouteChanged):
+            self.routing = error.planned_digest
+            return delay_s
+        if isinstance(error, ObjectNotFound):
+            return super().ended(error)  # a batch that is needed is gone
+        if isinstance(error, StorageError | ContentionError | CorruptBatch | CommitSkipped | JobFailed):
+            self._perhaps_change_routing()
+            return delay_s
+        return super().ended(error)
+
+    def _after_fenced(self, delay_s: float) -> float | None:
+        others = [actor for actor in self.world.actors if isinstance(actor, LoaderActor) and actor is not self]
+        if any(isinstance(actor, BrowserActor) for actor in self.world.actors):
+            return None if any(actor.is_up for actor in others) else delay_s  # it was not a loader who fenced us
+        if self.world.is_calm or self.restarts_after_fenced >= self.settings.restarts_after_fenced_max:
+            return None  # the other one goes on
+        self.restarts_after_fenced += 1
+        return delay_s
+
+    def crashed(self) -> None:
+        self._perhaps_change_routing()
+
+    def _perhaps_change_routing(self) -> None:
+        if self.chance(self.settings.new_routing_chance):
+            self.routing = ROUTINGS[1]
