@@ -20,6 +20,8 @@ from buffer.testing.simulator.witness import QueueWitness
 MANIFEST_PATH = "ingest/manifest"
 PREFIX = "ingest"
 CALM_REST_FACTOR = 20.0
+GLANCES = 1000  # per storm
+GLANCE_S_MIN = 0.01
 EVENTS_MAX = 60_000  # a run that needs more is stuck in a loop
 
 
@@ -76,6 +78,10 @@ class Actor(ABC):
     def rest(self, host: Host, span: Span) -> None:
         """Pause between two looks for work. Longer when the faults are over: what is left to do takes few looks."""
         host.process.sleep(self.draw(span) * (CALM_REST_FACTOR if self.world.is_calm else 1.0))
+
+    def glance(self, host: Host) -> None:
+        """Pause between two looks at the world itself, which cost it nothing but the events of a run."""
+        host.process.sleep(max(GLANCE_S_MIN, self.world.weather.calm_at_s / GLANCES))
 
     def chance(self, probability: float) -> bool:
         return self.world.scheduler.random.random() < probability

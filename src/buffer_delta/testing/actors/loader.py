@@ -60,7 +60,7 @@ class LoaderActor(Actor):
     def run(self, host: Host) -> None:
         self.lives.append(host.process)
         while self.is_held_back:
-            host.process.sleep(RETRY_FIRST_S)
+            self.glance(host)
         config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.settings.cas_timeout_s)
         protocol = LoadProtocol(
             config,

@@ -12,8 +12,6 @@ from buffer_delta.journal import Journal
 from buffer_delta.testing.actors.loader import LoaderActor
 from buffer_delta.testing.work import ROUTINGS
 
-LOOK_S = 0.05
-
 
 class MaintenanceActor(Actor):
     """An operator who stops all loaders, waits until nothing of them is under way any more, as the docs demand, does
@@ -31,14 +29,14 @@ class MaintenanceActor(Actor):
     def run(self, host: Host) -> None:
         loaders = [actor for actor in self.world.actors if isinstance(actor, LoaderActor)]
         while not self.is_due(loaders) and not self.world.is_calm:
-            host.process.sleep(LOOK_S)
+            self.glance(host)
         for loader in loaders:
             loader.is_held_back = True
             if loader.process is not None and loader.process.alive:
                 loader.process.kill()
                 self.world.start(loader, self.draw(self.world.weather.restart_s))
         while any(life.under_way for loader in loaders for life in loader.lives):
-            host.process.sleep(LOOK_S)
+            self.glance(host)
         self.act(host, loaders)
         for loader in loaders:
             loader.is_held_back = False
