@@ -301,8 +301,13 @@ class LoadProtocol:
 
         Not once the split is written: a table may hold rows of such a batch, and it must not be a dead letter then.
         """
-        bad = {f.sequence: f.error for f in self._work.probe(descriptors) if f.kind in ("data", "missing")}
+        failures = self._work.probe(descriptors)
         self._journal.check(self.epoch)  # a missing batch may mean that a successor is done with it
+        unknown = {f.sequence: f.error for f in failures if f.kind == "infra"}
+        if unknown:  # one of them may be bad, too, and what is decided stays decided: a later attempt will tell
+            log.warning("nothing is decided on %d..%d, some could not be looked at: %s", plan.first, plan.last, unknown)
+            return plan
+        bad = {f.sequence: f.error for f in failures}
         if not bad:
             return plan
         if self._rules.dlq_strategy == "skip":

@@ -29,6 +29,7 @@ class Story(Actor):
     """A queue with one batch that nobody can read, and loaders that are driven step by step."""
 
     dead_letters: str | None = None
+    batches = 1
 
     def __init__(self, world: World, name: str) -> None:
         super().__init__(world, name)
@@ -42,9 +43,10 @@ class Story(Actor):
         return self.is_told
 
     def run(self, host: Host) -> None:
-        location = f"ingest/{host.clock.new_ulid()}.batch"
-        host.store.put(location, encode_batch([Record("p", 0, 1, 0, "!").to_bytes()]))
-        QueueProducer(host.store, MANIFEST_PATH, host.clock).append_locations([(location, ())])
+        for key in range(self.batches):
+            location = f"ingest/{host.clock.new_ulid()}.batch"
+            host.store.put(location, encode_batch([Record("p", key, 1, key, "!").to_bytes()]))
+            QueueProducer(host.store, MANIFEST_PATH, host.clock).append_locations([(location, ())])
         self.tell(host)
         self.is_told = True
 
@@ -165,3 +167,24 @@ def test_should_refuse_another_configuration_before_it_fences_the_loader_at_work
                 self.loader(host, routing=ROUTINGS[1]).open()  # nothing is begun any more
 
     tell(StartedTooSoon)
+
+
+def test_should_not_decide_while_a_batch_could_not_be_looked_at() -> None:
+    """Both are bad, an executor is lost while it looks at the first: setting the second one aside alone would be for
+    good, and the first would stop the loader for ever (seed 67448)."""
+
+    class HalfBlind(Story):
+        dead_letters = "dead letters"
+        batches = 2
+
+        def tell(self, host: Host) -> None:
+            loader = self.loader(host)
+            loader.open()
+            with pytest.raises(CorruptBatch):
+                step(loader)
+            losses = iter([True])  # the first look of the probe
+            with patch.object(self.poison, "executor_fails", lambda: next(losses, False)), pytest.raises(CorruptBatch):
+                step(loader)
+            assert sorted(step(loader).plan.quarantined) == [0, 1]
+
+    tell(HalfBlind)
