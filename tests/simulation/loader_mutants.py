@@ -47,17 +47,19 @@ def _trusting_txn() -> Iterator[None]:
         yield
 
 
+def _plan_in_silence(self: Journal, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
+    """Without a word in the ledger."""
+    self.check(epoch)
+    return plan
+
+
 @mutant("loader", sees=TWICE)
 def plan_is_not_written() -> Iterator[None]:
     """The loader decides on a range and commits it, without a word in the ledger: the naive way."""
 
-    def plan(self: Journal, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
-        self.check(epoch)
-        return plan
-
     with (
-        patch.object(Journal, "plan", plan),
-        patch.object(Journal, "revise", plan),
+        patch.object(Journal, "plan", _plan_in_silence),
+        patch.object(Journal, "revise", _plan_in_silence),
         _trusting_txn(),
     ):
         yield
@@ -67,11 +69,7 @@ def plan_is_not_written() -> Iterator[None]:
 def plan_is_not_written_and_nothing_else_changes() -> Iterator[None]:
     """The same with all checks in place: they call for help, or a row is there twice."""
 
-    def plan(self: Journal, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
-        self.check(epoch)
-        return plan
-
-    with patch.object(Journal, "plan", plan), patch.object(Journal, "revise", plan):
+    with patch.object(Journal, "plan", _plan_in_silence), patch.object(Journal, "revise", _plan_in_silence):
         yield
 
 

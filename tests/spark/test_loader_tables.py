@@ -124,13 +124,13 @@ def test_should_refuse_a_changed_configuration_in_the_middle_of_a_plan(
     assert ids(spark, tmp_path / "rest") == list(range(2, 90, 3))
 
 
-def poison(tmp_path: Path, sequence: int) -> None:
-    """Damage the batch object of one sequence."""
-
+def poison(tmp_path: Path, sequence: int, data: bytes = b"this is no batch") -> str:
+    """Damage the batch object of one sequence. Returns where it is."""
     store = open_store(str(tmp_path / "queue"))
     entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(sequence)
     assert entry is not None
-    store.put(entry.location, b"this is no batch")
+    store.put(entry.location, data)
+    return entry.location
 
 
 def poisoned(tmp_path: Path, **more: Any) -> LoaderConfig:
@@ -290,11 +290,8 @@ def test_should_keep_a_column_that_is_named_like_the_route(spark: SparkSession, 
 
 def test_should_keep_the_whole_of_a_large_batch_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(2))
-    store = open_store(str(tmp_path / "queue"))
-    entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(1)
-    assert entry is not None
     damaged = b"no batch" * (BYTES_MAX // 8) + b"the end"
-    store.put(entry.location, damaged)
+    location = poison(tmp_path, 1, damaged)
     config = LoaderConfig(
         store=str(tmp_path / "queue"),
         table=str(tmp_path / "table"),
@@ -305,7 +302,7 @@ def test_should_keep_the_whole_of_a_large_batch_that_cannot_be_read(spark: Spark
     )
     Loader(spark, config).run(available_now=True)
     ((letter),) = rows_of(spark, tmp_path / "dead", "_sequence", "error", "bytes")
-    kept = entry.location.replace("ingest/", "ingest/dead_letters/") + ".dead"
+    kept = location.replace("ingest/", "ingest/dead_letters/") + ".dead"
     assert f"the whole object is kept as {kept!r}; here are the first 16,777,216 of its 16,777,223" in letter["error"]
     assert letter["bytes"] == damaged[:BYTES_MAX]
-    assert store.get(kept).data == damaged
+    assert open_store(str(tmp_path / "queue")).get(kept).data == damaged

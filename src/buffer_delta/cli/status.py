@@ -129,10 +129,11 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
         raise click.UsageError("--skip gives batches up, --replan loads all of them in another way: choose one")
     config, store = open_queue(options, LOADER_TABLES)
     read_manifest(store, config.manifest_path)  # "nothing is blocked" must not be said of a queue that is not there
+    journal = Journal(store, config.manifest_path, SystemClock())
     if replan:
-        _replan(Journal(store, config.manifest_path, SystemClock()), options, as_json)
+        _replan(journal, options, as_json)
         return
-    released = Journal(store, config.manifest_path, SystemClock()).unblock(skip=skip)
+    released = journal.unblock(skip=skip)
     if as_json:
         print_json({"unblocked": dataclasses.asdict(released) if released else None, "skip": skip})
     elif released is None:
