@@ -11,7 +11,7 @@ timed, one that joins a list and one that extends a bytearray, and the faster on
 one call of the `zstandard` package. Records are cut from JSON-like text that zstd shrinks three to five
 times; the ratio to the loop falls as compression takes its share, which is the same on both sides.
 
-Encoding is timed to `bytes` (`encode_batch`) and to an Arrow buffer (`encode_batch_buffer`), from a list and
+Encoding is timed to `bytes` (`encode_batch`) and to a view of Arrow's memory (`encode_batch_parts`), from a list and
 from an Arrow array. From an array the loop has to make `bytes` objects first: "x loop" counts that, and the
 column after it compares with the loop that was given a list.
 
@@ -35,7 +35,7 @@ from functools import partial
 import pyarrow as pa
 import zstandard
 
-from buffer.batch import decode_batch, decode_batch_arrow, encode_batch, encode_batch_buffer
+from buffer.codec.batch import decode_batch, decode_batch_arrow, encode_batch, encode_batch_parts
 
 MIB = 1 << 20
 
@@ -163,7 +163,7 @@ def bench(size: int, compression: str, total_bytes: int, runs: int) -> tuple[flo
         Timing("encode: loop, join", lambda: loop_encode_join(entries, compression), is_loop=True),
         Timing("encode: loop, bytearray", lambda: loop_encode_bytearray(entries, compression), is_loop=True),
         Timing("encode: list -> bytes", lambda: encode_batch(entries, compression), encode_x, gather),
-        Timing("encode: list -> buffer", lambda: encode_batch_buffer([entries], compression), encode_x, gather),
+        Timing("encode: list -> view", lambda: encode_batch_parts([entries], compression), encode_x, gather),
     ]
     from_arrow = [
         Timing("encode: loop, Arrow, join", lambda: loop_encode_join(values.to_pylist(), compression), is_loop=True),
@@ -173,7 +173,7 @@ def bench(size: int, compression: str, total_bytes: int, runs: int) -> tuple[flo
             is_loop=True,
         ),
         Timing("encode: Arrow -> bytes", lambda: encode_batch(values, compression), encode_x, copy),
-        Timing("encode: Arrow -> buffer", lambda: encode_batch_buffer([values], compression), encode_x, copy),
+        Timing("encode: Arrow -> view", lambda: encode_batch_parts([values], compression), encode_x, copy),
     ]
     decoding = [
         Timing("decode: loop", lambda: loop_decode(data), is_loop=True),

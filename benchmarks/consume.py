@@ -21,10 +21,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from buffer.batch import encode_batch
 from buffer.clock import SystemClock
+from buffer.codec.batch import encode_batch
 from buffer.config import ConsumerConfig
-from buffer.consumer import Consumer
+from buffer.consume.consumer import Consumer
+from buffer.names import batch_location
 from buffer.queue import QueueProducer
 from buffer.store import Store, open_store
 from buffer.testing.faulty import Fault, FaultyStore
@@ -67,7 +68,7 @@ class Row:
 def filled_store(batch_bytes: int, count: int) -> Store:
     store = open_store("memory://")
     data = encode_batch([bytes(ENTRY_BYTES)] * (batch_bytes // ENTRY_BYTES))
-    locations = [f"ingest/{SystemClock().new_ulid()}.batch" for _ in range(count)]
+    locations = [batch_location("ingest", SystemClock().new_ulid()) for _ in range(count)]
     for location in locations:
         store.put(location, data)
     QueueProducer(store, MANIFEST, SystemClock()).append_locations([(location, ()) for location in locations])

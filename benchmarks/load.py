@@ -3,6 +3,8 @@
     ours      Loader: zstd batches of JSON, parsed in Arrow on the executors
     (a)       Structured Streaming's file source over the same lines, from_json, into Delta
     (b)       spark.read.parquet of the typed rows into Delta: the limit of Spark's own writer
+    source    Spark's own sink over the data source `buffer`: the same queue as a stream
+    write     the lines as text, written into a queue by the data source, as zstd batches
     commit    one small range, plan and ack included, against a bare Delta append of the same rows
 
 Each is run several times, in turn, and the best of each is compared. `--mb 50` makes it shorter.
@@ -25,10 +27,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import from_json
 
 from buffer.config import ProducerConfig
-from buffer.producer import Producer
+from buffer.produce.producer import Producer
 from buffer_delta.config import LoaderConfig
-from buffer_delta.loader import Loader
-from buffer_delta.session import spark_session
+from buffer_delta.load.loader import Loader
+from buffer_delta.spark.session import spark_session
 
 SCHEMA = "id BIGINT, user STRING, kind STRING, amount DOUBLE, ok BOOLEAN, note STRING, tags ARRAY<STRING>"
 LINES_PER_BATCH = 20_000
@@ -98,6 +100,35 @@ def structured_streaming(spark: SparkSession, folder: Path, out: Path) -> None:
     query.awaitTermination()
 
 
+def data_source(spark: SparkSession, folder: Path, out: Path) -> None:
+    manifest = f"ingest/manifest-{out.name}"
+    shutil.copy(folder / "queue/ingest/manifest", folder / "queue" / manifest)
+    options = {"format": "json", "schema": SCHEMA, "manifest_path": manifest, "gc_enabled": "false"}
+    query = (
+        spark.readStream.format("buffer")
+        .options(**options)
+        .load(str(folder / "queue"))
+        .writeStream.format("delta")
+        .option("checkpointLocation", str(out) + "-checkpoint")
+        .trigger(availableNow=True)
+        .start(str(out))
+    )
+    query.awaitTermination()
+
+
+def write(spark: SparkSession, folder: Path, rows: int) -> float:
+    """Seconds to bring all lines into a new queue."""
+    out = folder / f"written-{time.monotonic_ns()}"
+    started = time.perf_counter()
+    lines = spark.read.text(str(folder / "text"))
+    lines.write.format("buffer").mode("append").option("compression", "zstd").save(str(out))
+    seconds = time.perf_counter() - started
+    found = spark.read.format("buffer").load(str(out)).count()
+    assert found == rows, f"{found} entries of {rows} were written"
+    shutil.rmtree(out)
+    return seconds
+
+
 def parquet(spark: SparkSession, folder: Path, out: Path) -> None:
     spark.read.parquet(str(folder / "parquet")).write.format("delta").mode("append").save(str(out))
 
@@ -151,11 +182,12 @@ def main() -> int:
         megabytes = sum(map(len, lines)) / 1e6
         spark.read.schema(SCHEMA).json(str(folder / "text")).write.parquet(str(folder / "parquet"))
         print(f"{len(lines):,} records, {megabytes:.0f} MB of JSON, {args.rounds} rounds in turn, best of each\n")
-        runs = {"ours": ours, "(a) streaming": structured_streaming, "(b) parquet": parquet}
-        best = dict.fromkeys(runs, float("inf"))
+        runs = {"ours": ours, "(a) streaming": structured_streaming, "(b) parquet": parquet, "source": data_source}
+        best = dict.fromkeys([*runs, "write"], float("inf"))
         for _ in range(args.rounds):
             for label, run in runs.items():
                 best[label] = min(best[label], timed(run, spark, folder, len(lines)))
+            best["write"] = min(best["write"], write(spark, folder, len(lines)))
         for label, seconds in best.items():
             print(f"  {label:15} {seconds:7.2f} s  {megabytes / seconds:7.1f} MB/s")
         against_a, against_b = best["(a) streaming"] / best["ours"], best["(b) parquet"] / best["ours"]

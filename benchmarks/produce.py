@@ -1,13 +1,16 @@
 """How fast a producer makes entries durable, beside a loop that only encodes, uploads and appends.
 
-    python -m benchmarks.produce [--scale 1.0] [--runs 3] [--seconds 3] [--stores memory,local,s3]
+    python -m benchmarks.produce [--scale 1.0] [--runs 3] [--seconds 3] [--stores memory,clients,local,s3]
 
 Memory: entries of 100 bytes, with default settings, in calls of 1, 100 and 10,000. The time counts from the first
 call until everything is durable, and every entry is counted in the store afterwards. "bare" is what the same
-entries cost without calls, handles, threads and triggers: `encode_batch`, `put` and an append for each 64 MiB,
+entries cost without calls, handles, threads and triggers: `encode_batch_parts`, `put` and an append for each 64 MiB,
 from one large list or array. Runs are interleaved and the best one counts, so both meet the same noise; the first
 run of each is a warm-up. "per CPU s" is entries by processor time, of all threads: what a core gives that has
 nothing else to do. A target that is reached only by that measure is marked "busy".
+
+Client ids: the same calls with and without one, interleaved. "slower" compares processor time.
+Marks: a manifest of 100,000 batches of 1,000 clients is emptied in one dequeue, marks and all.
 
 Local files and S3 (a server on loopback): one thread that produces calls of 100 entries without a pause, while a
 consumer dequeues five times a second. "bare" encodes, uploads and appends batches of the same size one by one.
@@ -29,11 +32,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from buffer.batch import batch_info, encode_batch
+from buffer.clients import ClientLedger, MarkKeeper
 from buffer.clock import SystemClock
+from buffer.codec.batch import batch_info, encode_batch_parts
 from buffer.config import MIB, ProducerConfig
-from buffer.manifest import Manifest
-from buffer.producer import Producer
+from buffer.manifest import Manifest, PackedMetadata
+from buffer.marks import encode_mark, marked
+from buffer.names import batch_location, ledger_path
+from buffer.produce.producer import Producer
 from buffer.queue import QueueConsumer, QueueProducer
 from buffer.store import Outcome, Store, Won, open_store
 from buffer.testing.faulty import FaultyStore
@@ -46,6 +52,10 @@ ENTRIES = {1: 300_000, 100: 1_000_000, 10_000: 2_000_000}
 """Entries of one run, by the size of its calls."""
 TARGETS = {("none", "list", 1): 250e3, ("none", "list", 10_000): 3e6, ("none", "arrow", 10_000): 6e6}
 """Entries per second on an idle core."""
+
+CLIENT_TARGETS = {1: 0.25, 10_000: 0.10}
+"""How much slower calls of this size may be with a client id."""
+MARK_BATCHES, MARK_CLIENTS = 100_000, 1_000
 
 DEQUEUE_EVERY_S = 0.2
 FLUSH_INTERVAL_MS = 10
@@ -78,8 +88,8 @@ def make_calls(kind: str, entries_per_call: int, total: int) -> list[Any]:
     return [pa.array(call, pa.binary()) for call in calls[:2000]] if kind == "arrow" else calls
 
 
-def produce_all(store: Store, compression: str, calls: list[Any], count: int) -> None:
-    producer = Producer(ProducerConfig(store=store, compression=compression))
+def produce_all(store: Store, compression: str, calls: list[Any], count: int, client_id: str | None = None) -> None:
+    producer = Producer(ProducerConfig(store=store, compression=compression), client_id=client_id)
     produce = producer.produce
     for _ in range(count // len(calls)):
         for call in calls:
@@ -92,14 +102,14 @@ def produce_all(store: Store, compression: str, calls: list[Any], count: int) ->
 def write_bare(store: Store, compression: str, batches: list[Any]) -> None:
     queue = QueueProducer(store, MANIFEST, _clock)
     for entries in batches:
-        location = f"ingest/{_clock.new_ulid()}.batch"
-        store.put(location, encode_batch(entries, compression))
+        location = batch_location("ingest", _clock.new_ulid())
+        store.put(location, encode_batch_parts([entries], compression))
         queue.append_locations([(location, ())])
 
 
 def count_entries(store: Store) -> int:
     """How many entries are in the queue, by the footers of its batches."""
-    objects = {info.location for info in store.list("ingest")} - {MANIFEST}
+    objects = {info.location for info in store.list("ingest")} - {MANIFEST, ledger_path(MANIFEST)}
     assert len(Manifest.from_bytes(store.get(MANIFEST).data)) == len(objects)
     return sum(batch_info(store.get(location).data).record_count for location in objects)
 
@@ -153,6 +163,60 @@ def memory_table(runs: int, scale: float) -> None:
                     f"{rate / bare_rate:>8.2f}   {target}",
                     flush=True,
                 )
+
+
+# ------------------------------------------------------------------------------------------------- client ids
+
+
+def client_row(kind: str, per_call: int, runs: int, scale: float) -> tuple[Timing, Timing, int]:
+    """Without and with a client id."""
+    total = max(per_call, int(ENTRIES[per_call] * scale) // per_call * per_call)
+    calls = make_calls(kind, per_call, total // per_call)
+    timings: dict[str | None, list[Timing]] = {None: [], "client": []}
+    for _ in range(runs + 1):
+        for client_id, taken in timings.items():
+            store = open_store("memory://")
+            taken.append(timed(partial(produce_all, store, "none", calls, total // per_call, client_id)))
+            assert count_entries(store) == total
+    return best(timings[None][1:]), best(timings["client"][1:]), total
+
+
+def clients_table(runs: int, scale: float) -> None:
+    print(f"\nclient ids on memory://, best of {runs} runs, entries per CPU second\n")
+    print(f"{'input':<7}{'per call':>9}{'without':>13}{'with':>13}{'slower':>8}   target")
+    for kind, per_call in (("list", 1), ("list", 100), ("list", 10_000), ("arrow", 10_000)):
+        without, numbered, total = client_row(kind, per_call, runs, scale)
+        slower = numbered.cpu_seconds / without.cpu_seconds - 1
+        limit = CLIENT_TARGETS.get(per_call)
+        reached = "" if limit is None else f"{limit:.0%} {'pass' if slower <= limit else 'MISS'}"
+        rates = (total / without.cpu_seconds, total / numbered.cpu_seconds)
+        print(f"{kind:<7}{per_call:>9,}{rates[0]:>13,.0f}{rates[1]:>13,.0f}{slower:>8.1%}   {reached}", flush=True)
+
+
+def marks_table(runs: int) -> None:
+    """One dequeue of many batches of many clients, and how large the ledger is then."""
+    store = open_store("memory://")
+    metadata = PackedMetadata.pack([0], [1_700_000_000_000])
+    names = [f"client-{n:04d}-0123456789abcdef" for n in range(MARK_CLIENTS)]
+    entries = [
+        (f"ingest/{n:026d}.batch", marked(metadata, encode_mark(names[n % MARK_CLIENTS], n // MARK_CLIENTS)))
+        for n in range(MARK_BATCHES)
+    ]
+    full = Manifest.empty().append_all(entries)
+    took = []
+    for _ in range(runs + 1):
+        store = open_store("memory://")
+        ClientLedger(store, MANIFEST, _clock).open(Manifest.empty)
+        store.put(MANIFEST, full.to_bytes())
+        queue = QueueConsumer(store, MANIFEST, _clock, keepers=[MarkKeeper(store, MANIFEST, _clock)])
+        queue.claim()
+        took.append(timed(lambda queue=queue: queue.dequeue(MARK_BATCHES - 1)))  # type: ignore[misc]
+    size = len(store.get(ledger_path(MANIFEST)).data)
+    fastest = best(took[1:])
+    print(
+        f"\ndequeue of {MARK_BATCHES:,} batches, marks of {MARK_CLIENTS:,} clients: {fastest.seconds * 1000:.0f} ms "
+        f"(CPU {fastest.cpu_seconds * 1000:.0f} ms, target 100), ledger {size:,} bytes (target 200,000)"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- files and S3
@@ -262,11 +326,14 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the entries of each memory run")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="per row of files and S3")
-    parser.add_argument("--stores", default="memory,local,s3")
+    parser.add_argument("--stores", default="memory,clients,local,s3")
     options = parser.parse_args()
     stores = options.stores.split(",")
     if "memory" in stores:
         memory_table(options.runs, options.scale)
+    if "clients" in stores:
+        clients_table(options.runs, options.scale)
+        marks_table(options.runs)
     if set(stores) & {"local", "s3"}:
         stores_table(stores, options.seconds)
 

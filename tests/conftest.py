@@ -6,14 +6,18 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from buffer.store import Store
 from tests.servers import AzureServer, S3Server, StoreAddress, Unavailable, run_azure_server, run_s3_server
 
 pytest.register_assert_rewrite("buffer.testing.contract")
+hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine fails no test
+hypothesis.settings.load_profile("no clock")
 
 STORE_KINDS = ("memory", "local", "s3")
+NEAR_KINDS = ("memory", "local")
 SHARED_KINDS = ("local", "s3")
 
 
@@ -52,6 +56,18 @@ def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[s
         return server.new_address()
 
     return make
+
+
+@pytest.fixture
+def memory(store_factory: Callable[[str], StoreAddress]) -> Store:
+    """A new, empty memory store: for what does not depend on the store."""
+    return store_factory("memory").open()
+
+
+@pytest.fixture(params=NEAR_KINDS)
+def store(request: pytest.FixtureRequest, store_factory: Callable[[str], StoreAddress]) -> Store:
+    """A new, empty store, once for each kind that needs no server."""
+    return store_factory(request.param).open()
 
 
 @pytest.fixture(params=STORE_KINDS)

@@ -2,8 +2,10 @@
 
 Inputs come from the golden files and from batches made here, by mutations that know the formats: footers,
 lengths, truncations, spliced zstd frames, bit flips. Each input must end in a value or in the decoder's own
-error, and memory must stay bounded. On a batch, `decode_batch` and `decode_batch_arrow` must agree, whichever
+error, and memory must stay bounded; the longest time that one took is printed for each kind. On a
+batch, `decode_batch` and `decode_batch_arrow` must agree, whichever
 road through the codec they take: the thresholds are moved so that tiny inputs meet Arrow's Parquet reader.
+Records, streams and schemas for the formats: see `tests.fuzz_formats`.
 
 An input depends on the seed and on its number alone, so a failure is repeated with the seed, `--start` at its
 number and a count of 1.
@@ -23,16 +25,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import zstandard
 
-from buffer.batch import decode_batch, decode_batch_arrow, encode_batch
+from buffer.codec.batch import decode_batch, decode_batch_arrow, encode_batch
 from buffer.errors import CorruptBatch, CorruptManifest
 from buffer.manifest import Manifest
-from tests.batch_support import always_loops, always_pages, skippable_frame
+from tests.codec.batch_support import always_loops, always_pages, skippable_frame
+from tests.fuzz_formats import FORMAT_CHECKS, FORMAT_CORPUS, FORMAT_TOKENS, record, splice
 
 GOLDEN = Path(__file__).parent / "golden"
 COUNT = 240_000
@@ -41,6 +45,7 @@ MAX_BATCH_BYTES = 8 * MIB
 """What a hostile input may make the decoders spend; the process may grow by a few times this, and no more."""
 GROWTH_MAX_BYTES = 128 * MIB
 INPUT_BYTES_MAX = 1 * MIB
+SECONDS_MAX = 10  # of the processor, for one input; the worst take a tenth of a second
 WARM_UP = 1000  # by then everything is loaded that will be
 PROGRESS = 20_000
 
@@ -268,34 +273,73 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def describe(kind: str, data: bytes, seed: int, number: int) -> str:
+def describe(kind: str, entries: list[bytes], seed: int, number: int) -> str:
+    data = b"\n".join(entries)
     shown = base64.b64encode(data[:1500]).decode()
     return (
-        f"input {number} of seed {seed}, a {kind} of {len(data)} bytes, the first 1,500 in base64:\n{shown}\n"
+        f"input {number} of seed {seed}, {kind}, {len(entries)} entries of {len(data)} bytes, the first 1,500 in "
+        f"base64:\n{shown}\n"
         f"repeat with: python -m tests.fuzz --seed {seed} --start {number} --count 1"
     )
 
 
-def run(seed: int, count: int, start: int = 0) -> Counter[str]:
+@dataclass
+class Tally:
+    """What came out, and what the worst input of each kind took."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Of the processor, and the number of the input."""
+
+    def count(self, kind: str, accepted: bool, seconds: float, number: int) -> None:
+        self.outcomes[f"{kind} {'accepted' if accepted else 'refused'}"] += 1
+        self.seconds[kind] = max(self.seconds.get(kind, (0.0, 0)), (seconds, number))
+
+
+def kind_of(number: int) -> str:
+    """Of 32 inputs three are for formats: they take longest."""
+    if number % 32 in (5, 13, 21):
+        return ("json", "arrow", "json", "ddl", "json", "text")[number // 32 % 6]
+    return "manifest" if number % 4 == 0 else "batch"
+
+
+def make(rng: random.Random, kind: str, seeds: dict[str, list[bytes]]) -> list[bytes]:
+    """The entries of an input; of a batch, a manifest or a schema there is one."""
+    if kind in ("batch", "manifest"):
+        return [mutate(rng, rng.choice(seeds[kind]), BATCH if kind == "batch" else MANIFEST)]
+    made = []
+    for _ in range(1 if kind == "ddl" else rng.choice((1, 2, 4, 12))):
+        data = record(rng) if kind == "json" and rng.randrange(2) else rng.choice(FORMAT_CORPUS[kind])
+        if kind in FORMAT_TOKENS and rng.randrange(3):
+            data = splice(rng, data, FORMAT_TOKENS[kind])
+        made.append(mutate(rng, data, GENERAL) if rng.randrange(3) == 0 else data)
+    return made
+
+
+def run(seed: int, count: int, start: int = 0, tally: Tally | None = None) -> Counter[str]:
     """Check `count` inputs, and raise what a decoder should not have."""
     seeds = corpus()
-    outcomes: Counter[str] = Counter()
+    tally = tally or Tally()
     before = 0
     for number in range(start, start + count):
         if number == start + WARM_UP:
             before = resident_bytes()
         rng = random.Random(f"{seed}/{number}")
-        kind = "manifest" if number % 4 == 0 else "batch"
-        data = mutate(rng, rng.choice(seeds[kind]), BATCH if kind == "batch" else MANIFEST)
+        kind = kind_of(number)
+        entries = make(rng, kind, seeds)
+        started = time.process_time()
         try:
-            accepted = CHECKS[kind](data)
+            accepted = CHECKS[kind](entries[0]) if kind in CHECKS else FORMAT_CHECKS[kind](rng, entries)
         except BaseException:
-            print(f"FAILED on {describe(kind, data, seed, number)}", file=sys.stderr)
+            print(f"FAILED on {describe(kind, entries, seed, number)}", file=sys.stderr)
             raise
-        outcomes[f"{kind} {'accepted' if accepted else 'refused'}"] += 1
+        seconds = time.process_time() - started
+        tally.count(kind, accepted, seconds, number)
+        if seconds > SECONDS_MAX:
+            raise AssertionError(f"{seconds:.1f} s of the processor on {describe(kind, entries, seed, number)}")
         if before and resident_bytes() - before > GROWTH_MAX_BYTES:
-            raise AssertionError(f"memory grew too far on {describe(kind, data, seed, number)}")
-    return outcomes
+            raise AssertionError(f"memory grew too far on {describe(kind, entries, seed, number)}")
+    return tally.outcomes
 
 
 def main() -> None:
@@ -308,13 +352,15 @@ def main() -> None:
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}, {options.count:,} inputs", flush=True)
     started = time.perf_counter()
-    outcomes: Counter[str] = Counter()
+    tally = Tally()
     for start in range(options.start, options.start + options.count, PROGRESS):
         count = min(PROGRESS, options.start + options.count - start)
-        outcomes += run(seed, count, start)
+        run(seed, count, start, tally)
         # Were a decoder to take the whole process down, this tells how far it came.
         print(f"  {start + count:,} after {time.perf_counter() - started:.0f} s", flush=True)
-    print(", ".join(f"{n:,} {what}" for what, n in sorted(outcomes.items())))
+    print(", ".join(f"{n:,} {what}" for what, n in sorted(tally.outcomes.items())))
+    worst = (f"{kind} {s * 1000:.0f} ms (input {number})" for kind, (s, number) in sorted(tally.seconds.items()))
+    print(f"longest for one input: {', '.join(worst)}")
     print(f"peak memory {resident_bytes() >> 20} MiB, of it Arrow {pa.default_memory_pool().max_memory() >> 20} MiB")
 
 

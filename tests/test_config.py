@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from buffer.config import Config, ConsumerConfig, GcConfig, ProducerConfig, QueueConfig
+from buffer.config import _STORE_MEMBERS, Config, ConsumerConfig, GcConfig, ProducerConfig, QueueConfig
 from buffer.errors import InvalidConfig
-from buffer.store import open_store
+from buffer.store import Store, open_store
 
 ROLES = [ProducerConfig, ConsumerConfig, GcConfig]
 
@@ -150,6 +151,17 @@ def test_should_never_print_store_options() -> None:
     assert "hush" not in str(config)
 
 
+def test_should_refuse_what_lacks_a_part_of_a_store() -> None:
+    """The settings do not import the protocol, so it is compared here."""
+    members = {name for name in dir(Store) if not name.startswith("_")}
+    assert members == _STORE_MEMBERS
+    ProducerConfig(store=SimpleNamespace(**dict.fromkeys(members, len)))  # type: ignore[arg-type]  # on purpose
+    for missing in members:
+        part = SimpleNamespace(**dict.fromkeys(members - {missing}, len))
+        with pytest.raises(InvalidConfig, match="a URL, a path or an open store"):
+            ProducerConfig(store=part)  # type: ignore[arg-type]  # on purpose
+
+
 def test_should_take_an_open_store() -> None:
     store = open_store("memory://")
     assert ConsumerConfig(store=store).gc().store is store
@@ -200,3 +212,22 @@ def test_should_refuse_a_manifest_without_a_folder_unless_the_prefix_is_given(cl
     assert given.data_path_prefix == "data"
     assert given.replace(manifest_path="clicks").data_path_prefix == "data"
     assert given.replace(manifest_path="a/manifest").data_path_prefix == "data"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = " + "[" * 100_000,
+        "x = " + "[" * 100_000 + "]" * 100_000,
+        "x = " + "{a=" * 50_000,
+        "[" + "a." * 100_000 + "b]\n",
+        "x = " + "9" * 5_000,
+        "[producer]\nstore = " + "[" * 100_000,
+    ],
+    ids=["brackets", "closed brackets", "tables", "dotted", "digits", "in the table"],
+)
+def test_should_say_so_when_a_file_is_too_deep_or_too_long_a_number(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "deep.toml"
+    path.write_text(text)
+    with pytest.raises(InvalidConfig, match=r"deep\.toml"):
+        ProducerConfig.from_toml(path)

@@ -7,14 +7,25 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from buffer.fetch import FetchHandle
-from buffer.status import read_manifest
+import pytest
+
+from buffer.consume.fetch import FetchHandle
+from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
-TESTED = {"async_producer.py", "quickstart.py", "loader_job.py", "explore.ipynb"}
+TESTED = {
+    *("async_producer.py", "quickstart.py", "loader_job.py", "spark_to_delta.py", "stream_job.py", "webhook.py"),
+    "worker_pool.py",
+    *("explore.ipynb", "watch.ipynb"),
+}
 
 
 def run_example(name: str, *args: object) -> subprocess.Popen[str]:
@@ -46,3 +57,70 @@ def test_should_go_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert "events are durable" in out
+
+
+def test_should_do_every_job_though_workers_are_killed_and_the_service_refuses_some(tmp_path: Path) -> None:
+    out, err = run_example("worker_pool.py", "--store", tmp_path, "--jobs", 20, "--workers", 2).communicate(timeout=200)
+    assert "all jobs are done" in out, err
+    assert "killed " in out
+    assert "parked: 1" in out
+    assert "redriven: 1" in out
+    assert {line.split()[1] for line in out.splitlines() if line.startswith("done ")} == {f"job-{n}" for n in range(20)}
+
+
+# The webhook receiver
+
+
+@contextmanager
+def webhook(store: Path) -> Iterator[str]:
+    """A running receiver; its address. Killed at the end, as it may be at any time."""
+    with run_example("webhook.py", "--store", store, "--port", 0) as process:
+        try:
+            assert process.stdout is not None
+            said = process.stdout.readline()
+            yield f"http://{said.split()[-1]}"
+        finally:
+            process.kill()
+
+
+def post(address: str, path: str, body: bytes = b"x") -> tuple[int, dict[str, Any]]:
+    request = urllib.request.Request(f"{address}/{path}", data=body, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def received(store: Path) -> list[bytes]:
+    opened = open_store(str(store))
+    batches = map(FetchHandle(opened).fetch, read_manifest(opened, "ingest/manifest"))
+    return [entry for batch in batches for entry in batch.entries]
+
+
+def test_should_receive_each_webhook_once_across_kills(tmp_path: Path) -> None:
+    with webhook(tmp_path) as address:
+        assert post(address, "shop/0", b"zero") == (200, {"sequence": 0})
+        assert post(address, "shop/0", b"zero") == (200, {"repeated": True})
+        assert post(address, "other/7", b"seven")[0] == 200
+        assert post(address, "other/9", b"nine")[0] == 200
+        assert post(address, "other/8", b"eight")[0] == 409, "it was passed over"
+    with webhook(tmp_path) as address:
+        assert post(address, "shop/0", b"zero") == (200, {"repeated": True})
+        assert post(address, "shop/1", b"one")[0] == 200
+    assert received(tmp_path) == [b"zero", b"seven", b"nine", b"one"]
+
+
+def test_should_share_a_sender_between_two_receivers(tmp_path: Path) -> None:
+    with webhook(tmp_path) as one, webhook(tmp_path) as two:
+        for number in range(4):
+            assert post(one if number % 2 else two, f"shop/{number}", b"%d" % number)[0] == 200
+            assert post(two if number % 2 else one, f"shop/{number}", b"%d" % number) == (200, {"repeated": True})
+    assert received(tmp_path) == [b"0", b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("path", ["", "shop", "shop/x", "/7"])
+def test_should_refuse_a_webhook_without_a_number(tmp_path: Path, path: str) -> None:
+    with webhook(tmp_path) as address:
+        assert post(address, path)[0] == 400

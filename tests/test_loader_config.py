@@ -42,3 +42,18 @@ def test_should_hand_its_settings_to_the_consumer_inside() -> None:
         "orders",
         7,
     )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"table": "s3a://AKIA-hidden:hu/sh@bucket/t"},
+        {"table": "./t", "dead_letters": "s3a://AKIA-hidden:hush@bucket/t"},
+        {"table": "./t", "route_by": "a", "routes": {"x": "wasbs://c:hush@account/t"}},
+    ],
+)
+def test_should_refuse_keys_in_the_url_of_a_table_without_repeating_them(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfig, match="has a user or a key in it") as raised:
+        LoaderConfig(store="./q", **settings)
+    assert "hu" not in f"{raised.value!r} {raised.value.value!r}".replace("hush", "hu")
+    LoaderConfig(store="./q", table="abfss://container@account.dfs.core.windows.net/t")

@@ -10,13 +10,13 @@ Errors are in `buffer.errors`, parts for tests in `buffer.testing`.
 """
 
 from buffer.config import ConsumerConfig, GcConfig, ProducerConfig
-from buffer.consumer import Consumer
-from buffer.durability import DurabilityWatcher, WriteHandle
+from buffer.consume.consumer import Consumer
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import BufferQueueError
-from buffer.fetch import FetchHandle
-from buffer.gc import Collector
+from buffer.gc.collector import Collector
 from buffer.model import BatchDescriptor, ConsumedBatch, Metadata, RawBatch
-from buffer.producer import Producer
+from buffer.produce.durability import DurabilityWatcher, WriteHandle
+from buffer.produce.producer import Producer
 from buffer.store.open import open_store
 
 __all__ = [

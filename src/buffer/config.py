@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from buffer.errors import InvalidConfig
-from buffer.store.base import Store
+from buffer.names import folder_of
+from buffer.urls import check_url
+
+if TYPE_CHECKING:
+    from buffer.store.base import Store
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -25,7 +29,16 @@ DEFAULT_MANIFEST_PATH = "ingest/manifest"
 YEAR_S = 365 * 24 * 3600
 """No time to wait is longer: far beyond it the machine's timers overflow, and the thread that waits would die."""
 
+_STORE_MEMBERS = frozenset(
+    {"url", "get", "get_if_changed", "put", "put_if_absent", "put_if_match", "head", "list", "delete_many", "copy"}
+)
+
 FLUSH_INTERVAL_MAX_MS = 24 * 3600 * 1000
+
+GC_INTERVAL_S = 300.0
+
+QUIET_GRACE_S = 24 * 3600
+"""The collector's grace period while the manifest does not change: nothing but time tells then."""
 
 GC_GRACE_MIN_S = 600
 """Below this a slow producer's upload could be collected before its append lands."""
@@ -44,7 +57,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise InvalidConfig(
             f"cannot read the configuration file {str(path)!r}: {error.strerror}", key="path", value=str(path)
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InvalidConfig(f"{str(path)!r} is nested too deeply", key="path", value=str(path)) from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
         raise InvalidConfig(f"{str(path)!r} is not valid TOML: {error}", key="path", value=str(path)) from error
 
 
@@ -70,10 +85,9 @@ class Config:
             if key not in cls.setting_names():
                 near = difflib.get_close_matches(str(key), cls.setting_names(), n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
-                raise InvalidConfig(
+                raise InvalidConfig(  # without its value: a key of a store may stand here by mistake
                     f"{cls.__name__} has no setting {key!r}{hint} Allowed: {', '.join(cls.setting_names())}",
                     key=str(key),
-                    value=values[key],
                 )
 
     @classmethod
@@ -127,8 +141,17 @@ class Config:
         if getattr(self, key) not in choices:
             raise reject(key, getattr(self, key), "one of " + ", ".join(repr(c) for c in choices))
 
-    def _check_path(self, key: str) -> None:
+    def _check_paths(self, key: str) -> None:
+        """A list of paths, kept as a tuple."""
         value = getattr(self, key)
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise reject(key, value, "a list of paths inside the store, like ['ingest']")
+        for path in value:
+            self._check_path(key, path)
+        object.__setattr__(self, key, tuple(value))
+
+    def _check_path(self, key: str, value: object = None) -> None:
+        value = getattr(self, key) if value is None else value
         if (
             not isinstance(value, str)
             or not value.strip("/")
@@ -138,6 +161,11 @@ class Config:
             or {".", ".."} & set(value.split("/"))
         ):
             raise reject(key, value, "a path inside the store, like 'ingest', with no '/' at either end and no '..'")
+
+
+def _looks_like_a_store(value: object) -> bool:
+    """Whether it has what `store.base.Store` asks for, which is not imported: settings lie below the stores."""
+    return all(hasattr(value, name) for name in _STORE_MEMBERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +179,7 @@ class QueueConfig(Config):
     """Passed on to obstore: endpoint, region, keys, client_options. Never printed."""
 
     manifest_path: str = DEFAULT_MANIFEST_PATH
+    """The object that is the queue."""
 
     data_path_prefix: str = ""
     """Folder of the batches; the manifest's own unless given (`ingest` for `ingest/manifest`).
@@ -160,8 +189,11 @@ class QueueConfig(Config):
     """
 
     def __post_init__(self) -> None:
-        if not isinstance(self.store, str | Store) or self.store == "":
-            raise reject("store", self.store, "a URL, a path or an open store")
+        if not (self.store if isinstance(self.store, str) else _looks_like_a_store(self.store)):
+            shown = self.store if isinstance(self.store, str | int | None) else type(self.store).__name__
+            raise reject("store", shown, "a URL, a path or an open store")  # more than a number may hold a key
+        if isinstance(self.store, str):
+            check_url(self.store)  # now: the settings are printed
         if not isinstance(self.store_options, Mapping):
             raise reject("store_options", type(self.store_options).__name__, "a table of options")
         self._check_path("manifest_path")
@@ -178,7 +210,7 @@ class QueueConfig(Config):
         self._check_path("data_path_prefix")
 
     def _own_folder(self) -> str:
-        return self.manifest_path.rpartition("/")[0]
+        return folder_of(self.manifest_path)
 
     def replace(self, **changes: Any) -> Self:
         """A copy with these settings changed; a prefix that was not given follows the manifest."""
@@ -204,10 +236,13 @@ class ProducerConfig(QueueConfig):
     upload_concurrency: int = 4
     """Batches uploaded at once."""
     compression: str = "none"
+    """Of the batches: `none` or `zstd`."""
     append_timeout_s: float = 60.0
     """How long one append to the manifest may keep trying."""
     gc_grace_s: float = GC_GRACE_MIN_S
     """The collector's grace period: a batch that waited half of it is uploaded under a new name."""
+    max_depth: int = 0
+    """Batches in the queue from which on `produce` refuses (`QueueFull`), as back-pressure; 0: no limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,13 +255,15 @@ class ProducerConfig(QueueConfig):
         self._check_choice("compression", ("none", "zstd"))
         self._check_number("append_timeout_s", 0.001)
         self._check_number("gc_grace_s", GC_GRACE_MIN_S)
+        self._check_int("max_depth", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GcConfig(QueueConfig):
     TOML_TABLE: ClassVar[str] = "gc"
 
-    gc_interval_s: float = 300.0
+    gc_interval_s: float = GC_INTERVAL_S
+    """How often the collector looks for batches that nobody needs any more."""
     gc_grace_s: float = GC_GRACE_MIN_S
     """An object younger than this is never deleted. Clocks may differ by up to half of it."""
 
@@ -247,11 +284,17 @@ class ConsumerConfig(QueueConfig):
     cas_timeout_s: float = 60.0
     """How long one claim or dequeue may keep trying."""
     gc_enabled: bool = True
-    gc_interval_s: float = 300.0
+    """Delete batches that were acked, in the background."""
+    gc_interval_s: float = GC_INTERVAL_S
+    """How often the collector looks for such batches."""
     gc_grace_s: float = GC_GRACE_MIN_S
+    """A batch younger than this is never deleted."""
+    former_prefixes: Sequence[str] = ()
+    """Folders besides `data_path_prefix` that batches of this queue may lie in. Others are not read."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_paths("former_prefixes")
         self._check_int("max_batch_bytes", 1)
         self._check_int("fetch_attempts", 1, 100)
         self._check_number("cas_timeout_s", 0.001)
@@ -259,7 +302,57 @@ class ConsumerConfig(QueueConfig):
         self._check_number("gc_interval_s", 0.001)
         self._check_number("gc_grace_s", GC_GRACE_MIN_S)
 
+    def prefixes(self) -> tuple[str, ...]:
+        """Every folder that batches may lie in."""
+        return (self.data_path_prefix, *self.former_prefixes)
+
     def gc(self) -> GcConfig:
         """The settings of the collector that runs beside this consumer."""
         shared = {f.name: getattr(self, f.name) for f in dataclasses.fields(GcConfig)}
         return GcConfig(**shared)
+
+
+DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseConfig(Config):
+    """How a queue with leases treats its batches. Belongs to the queue, not to a worker: it is kept in the ledger."""
+
+    TOML_TABLE: ClassVar[str] = "leases"
+
+    visibility_timeout_ms: int = 30_000
+    """How long a lease holds. Three times what the slowest honest work takes is a good start; `extend` helps."""
+    max_delivery_attempts: int = 5
+    """A batch that was leased this often and is still not acked goes the way of `dlq_strategy`."""
+    dlq_strategy: str = "block"
+    """`block` keeps it back until somebody decides, `skip` parks it in the dead-letter queue and goes on,
+    `block_and_dlq` does both."""
+    dlq: str | None = None
+    """The manifest path of the dead-letter queue, in the same store. `skip` and `block_and_dlq` need one."""
+    max_ack_holes: int = 1_000
+    """Gaps between acked batches; no lease is granted whose ack could make more."""
+    max_in_flight: int = 1_000
+    """Batches under a lease at any time, over all workers."""
+    max_depth: int | None = None
+    """Batches that may wait in the queue; then `LeaseQueue.produce` raises QueueFull. None: any number."""
+    ordering_required: bool = False
+    """One batch at a time, in the queue's order: none is leased before the one ahead of it is finished."""
+
+    def __post_init__(self) -> None:
+        self._check_int("visibility_timeout_ms", 1, YEAR_S * 1000)
+        self._check_int("max_delivery_attempts", 1, 1_000_000)
+        self._check_choice("dlq_strategy", DLQ_STRATEGIES)
+        if self.dlq is not None:
+            self._check_path("dlq")
+        elif self.dlq_strategy != "block":
+            raise reject("dlq", None, f"the manifest path of a queue under dlq_strategy={self.dlq_strategy!r}")
+        self._check_int("max_ack_holes", 1, 1_000_000)
+        self._check_int("max_in_flight", 1, 1_000_000)
+        if self.max_depth is not None:
+            self._check_int("max_depth", 1)
+        self._check_bool("ordering_required")
+        if self.ordering_required and self.dlq_strategy == "skip":
+            raise reject(
+                "dlq_strategy", "skip", "'block' or 'block_and_dlq' under ordering_required: skipping breaks the order"
+            )

@@ -85,45 +85,50 @@ class Manifest:
     _data: bytes = field(repr=False)
     _place: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
     """Entries and bytes before the last place read, so that reading on does not start over."""
+    _location: str | None = field(default=None, repr=False, compare=False)
+    """Where it was read, for the errors that its bytes may still hold."""
 
     # Making one
 
     @classmethod
     def empty(cls) -> Manifest:
-        return cls._build([], 0, 0, 0)
+        return cls(0, 0, 0, _FOOTER.pack(0, 0, 0, VERSION))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Manifest:
-        """Read the footer and check it against the first entry. Raises CorruptManifest."""
+    def from_bytes(cls, data: bytes, *, location: str | None = None) -> Manifest:
+        """Read the footer and check it against the first entry.
+
+        Raises CorruptManifest, here and while entries are read, each time with the `location` if it was given.
+        """
         if len(data) < _FOOTER.size:
             what = "is empty" if not data else f"has {len(data)} bytes, too few for its footer"
-            raise CorruptManifest(f"the manifest {what}; it must have at least {_FOOTER.size}")
+            raise _corrupt(f"the manifest {what}; it must have at least {_FOOTER.size}", location)
         count, next_sequence, epoch, version = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
         if version != VERSION:
-            raise CorruptManifest(
+            raise _corrupt(
                 f"unsupported manifest version {version}: this release reads version {VERSION}; "
                 "upgrade it, or point at another queue",
+                location,
                 version=version,
             )
         if count > next_sequence:
-            raise CorruptManifest(f"{count} entries do not fit below next_sequence {next_sequence}")
-        manifest = cls(count, next_sequence, epoch, data)
+            raise _corrupt(f"{count} entries do not fit below next_sequence {next_sequence}", location)
+        manifest = cls(count, next_sequence, epoch, data, _location=location)
         if count:
-            _parse_entry(manifest._body, 0, manifest.first_sequence)
+            _parse_entry(manifest._body, 0, manifest.first_sequence, location)
         else:
             manifest._check_end(0)
         if count * (4 + _ENTRY_LEN_MIN) > len(manifest._body):
             # Before anyone sizes a list by the count: `list(manifest)` asks for the length first.
-            raise CorruptManifest(
-                f"truncated before an entry's length: {count} entries do not fit into {len(data)} bytes"
+            raise _corrupt(
+                f"truncated before an entry's length: {count} entries do not fit into {len(data)} bytes", location
             )
         return manifest
 
-    @classmethod
-    def _build(cls, parts: list[bytes | memoryview], entry_count: int, next_sequence: int, epoch: int) -> Manifest:
+    def _changed(self, parts: list[bytes | memoryview], entry_count: int, next_sequence: int, epoch: int) -> Manifest:
         """Body and footer in one copy: with 100,000 entries the copy is what an append costs."""
         parts.append(_FOOTER.pack(entry_count, next_sequence, epoch, VERSION))
-        return cls(entry_count, next_sequence, epoch, b"".join(parts))
+        return Manifest(entry_count, next_sequence, epoch, b"".join(parts), _location=self._location)
 
     def to_bytes(self) -> bytes:
         return self._data
@@ -150,7 +155,7 @@ class Manifest:
         index, offset = self._seek(sequence)
         body = self._body
         for expected in range(self.first_sequence + index, self.next_sequence):
-            entry, offset = _parse_entry(body, offset, expected)
+            entry, offset = _parse_entry(body, offset, expected, self._location)
             yield entry
         self._check_end(offset)
 
@@ -172,6 +177,17 @@ class Manifest:
             return None
         return next(self.entries_from(sequence))
 
+    def offset_of(self, sequence: int) -> int:
+        """Where in `to_bytes()` the entry of this sequence starts, or, behind the last one, where the entries end.
+
+        For readers of the bytes themselves. The entries before it are checked as far as one steps over them.
+        """
+        return self._seek(sequence)[1]
+
+    def reached(self, sequence: int, offset: int) -> None:
+        """A reader of the bytes itself found this entry there: what is read next need not walk so far again."""
+        object.__setattr__(self, "_place", (sequence - self.first_sequence, offset))  # a memo, not part of the value
+
     # Changing: each returns a new manifest
 
     def append(self, location: str, metadata: Sequence[Metadata] = ()) -> Manifest:
@@ -189,17 +205,17 @@ class Manifest:
         parts: list[bytes | memoryview] = [self._body]
         for sequence, (location, metadata) in enumerate(new, self.next_sequence):
             parts.append(_encode_entry(sequence, location, metadata))
-        return self._build(parts, count, next_sequence, self.epoch)
+        return self._changed(parts, count, next_sequence, self.epoch)
 
     def dequeue(self, through: int) -> Manifest:
         """Remove the entries up to and including `through`; `next_sequence` stays."""
         index, offset = self._seek(through + 1)
-        return self._build([self._body[offset:]], self.entry_count - index, self.next_sequence, self.epoch)
+        return self._changed([self._body[offset:]], self.entry_count - index, self.next_sequence, self.epoch)
 
     def claim(self) -> Manifest:
         """Take the next epoch, which fences whoever holds this one."""
         epoch = self.epoch + 1 if self.epoch + 1 < EPOCH_RESERVED else 0
-        return self._build([self._body], self.entry_count, self.next_sequence, epoch)
+        return self._changed([self._body], self.entry_count, self.next_sequence, epoch)
 
     # Walking the bytes
 
@@ -213,12 +229,12 @@ class Manifest:
         unpack = _HOP.unpack_from
         for expected in range(first + steps, first + target):
             if offset + _HOP.size > end:
-                raise _corrupt("truncated before an entry's length", offset)
+                raise _damaged("truncated before an entry's length", offset, self._location)
             length, found = unpack(body, offset)
             if found != expected:
-                raise _corrupt(f"sequence {found} stands where {expected} belongs", offset)
+                raise _damaged(f"sequence {found} stands where {expected} belongs", offset, self._location)
             if length < _ENTRY_LEN_MIN or offset + 4 + length > end:
-                raise _corrupt(f"entry length {length} does not fit", offset)
+                raise _damaged(f"entry length {length} does not fit", offset, self._location)
             offset += 4 + length
         if target == self.entry_count:
             self._check_end(offset)
@@ -227,43 +243,50 @@ class Manifest:
 
     def _check_end(self, offset: int) -> None:
         if offset != len(self._body):
-            raise _corrupt(
+            raise _damaged(
                 f"{self.entry_count} entries did not consume all bytes: {len(self._body) - offset} are left",
                 offset,
+                self._location,
             )
 
 
-def _corrupt(what: str, offset: int) -> CorruptManifest:
-    return CorruptManifest(f"manifest damaged at byte {offset}: {what}", offset=offset)
+def _corrupt(what: str, location: str | None, **facts: int) -> CorruptManifest:
+    return CorruptManifest(what if location is None else f"{location!r}: {what}", location=location, **facts)
 
 
-def _parse_entry(body: bytes | memoryview, offset: int, expected: int) -> tuple[BatchDescriptor, int]:
+def _damaged(what: str, offset: int, location: str | None) -> CorruptManifest:
+    return _corrupt(f"manifest damaged at byte {offset}: {what}", location, offset=offset)
+
+
+def _parse_entry(
+    body: bytes | memoryview, offset: int, expected: int, where: str | None
+) -> tuple[BatchDescriptor, int]:
     """One entry and the offset behind it. Everything in it must lie inside its own length, exactly."""
     if offset + 4 > len(body):
-        raise _corrupt("truncated before an entry's length", offset)
+        raise _damaged("truncated before an entry's length", offset, where)
     (length,) = _U32.unpack_from(body, offset)
     end = offset + 4 + length
     if length < _ENTRY_LEN_MIN:
-        raise _corrupt(f"entry length {length} is below the minimum of {_ENTRY_LEN_MIN}", offset)
+        raise _damaged(f"entry length {length} is below the minimum of {_ENTRY_LEN_MIN}", offset, where)
     if end > len(body):
-        raise _corrupt(f"entry length {length} runs past the end", offset)
+        raise _damaged(f"entry length {length} runs past the end", offset, where)
     _, sequence, location_len = _HEAD.unpack_from(body, offset)
     if sequence != expected:
-        raise _corrupt(f"sequence {sequence} stands where {expected} belongs", offset)
+        raise _damaged(f"sequence {sequence} stands where {expected} belongs", offset, where)
     at = offset + _HEAD.size + location_len
     if at + 4 > end:
-        raise _corrupt(f"location length {location_len} does not fit entry length {length}", offset)
+        raise _damaged(f"location length {location_len} does not fit entry length {length}", offset, where)
     try:
         location = str(body[offset + _HEAD.size : at], "utf-8")
     except UnicodeDecodeError as error:
-        raise _corrupt(f"the location of sequence {sequence} is not UTF-8 ({error.reason})", offset) from error
-    metadata, at = _parse_metadata(body, at, end)
+        raise _damaged(f"the location of sequence {sequence} is not UTF-8 ({error.reason})", offset, where) from error
+    metadata, at = _parse_metadata(body, at, end, where)
     if at != end:
-        raise _corrupt(f"{end - at} unknown bytes inside the entry of sequence {sequence}", at)
+        raise _damaged(f"{end - at} unknown bytes inside the entry of sequence {sequence}", at, where)
     return BatchDescriptor(sequence, location, metadata), end
 
 
-def _parse_metadata(body: bytes | memoryview, at: int, end: int) -> tuple[tuple[Metadata, ...], int]:
+def _parse_metadata(body: bytes | memoryview, at: int, end: int, where: str | None) -> tuple[tuple[Metadata, ...], int]:
     (count,) = _U32.unpack_from(body, at)
     at += 4
     items = []
@@ -271,11 +294,11 @@ def _parse_metadata(body: bytes | memoryview, at: int, end: int) -> tuple[tuple[
         left = end - at
         if left < _ITEM.size:
             field_name = "start index" if left < 4 else "ingestion time" if left < 12 else "length"
-            raise _corrupt(f"metadata item {index} of {count} is truncated before its {field_name}", at)
+            raise _damaged(f"metadata item {index} of {count} is truncated before its {field_name}", at, where)
         start_index, ingestion_time_ms, payload_len = _ITEM.unpack_from(body, at)
         at += _ITEM.size
         if at + payload_len > end:
-            raise _corrupt(f"a metadata payload of {payload_len} bytes runs past its entry", at)
+            raise _damaged(f"a metadata payload of {payload_len} bytes runs past its entry", at, where)
         items.append(Metadata(start_index, ingestion_time_ms, bytes(body[at : at + payload_len])))
         at += payload_len
     return tuple(items), at

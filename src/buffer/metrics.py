@@ -3,19 +3,12 @@
 The API alone records nothing: without an SDK each instrument is a placeholder whose `add`, `record` and `set`
 are one attribute test. An SDK that is configured later, even after this import, takes them over. Callers write
 `metrics.acks.add(1)`; nothing here reads a clock or a store, and no instrument carries a label except `role`
-(producer or consumer) on the manifest pair, so a process never grows new time series.
+(producer or consumer) on the manifest pair and `verb` on the leases' durations: a process never grows new time series.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
-
 from opentelemetry.metrics import get_meter
-
-from buffer.store.base import Outcome, Won
-
-Role = Literal["producer", "consumer"]
 
 _SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """From a local file to a store in trouble; OpenTelemetry's own defaults are meant for milliseconds."""
@@ -39,7 +32,7 @@ flush_duration_seconds = _meter.create_histogram(
     explicit_bucket_boundaries_advisory=_SECONDS_BUCKETS,
 )
 
-# Both sides: counted through `manifest_observer`, which adds the role
+# Both sides: counted through `queue.manifest_observer`, which adds the role
 
 manifest_writes = _meter.create_counter(
     "buffer.manifest_writes", "{write}", "Conditional writes of the manifest that won"
@@ -72,6 +65,28 @@ descriptors_handed_out = _meter.create_counter(
     "buffer.descriptors_handed_out", "{batch}", "Batches handed out, by next_batch or next_descriptors"
 )
 
+# Leases: depth and the like as the last consume saw them
+
+leases_depth = _meter.create_gauge("buffer.leases_depth", "{batch}", "Batches that are not finished")
+leases_in_flight = _meter.create_gauge("buffer.leases_in_flight", "{batch}", "Batches under a lease")
+leases_holes = _meter.create_gauge("buffer.leases_holes", "{hole}", "Gaps among the finished batches")
+leases_blocked = _meter.create_gauge("buffer.leases_blocked", "{batch}", "Batches that wait for an operator")
+leases_produced = _meter.create_counter("buffer.leases_produced", "{batch}", "Batches that workers put in")
+leases_consumed = _meter.create_counter("buffer.leases_consumed", "{batch}", "Deliveries")
+leases_acked = _meter.create_counter("buffer.leases_acked", "{ack}", "Acks, of batches or parts of them")
+leases_nacked = _meter.create_counter("buffer.leases_nacked", "{batch}", "Batches given back as failed")
+leases_expired = _meter.create_counter("buffer.leases_expired", "{batch}", "Deliveries after a lease that ran out")
+leases_parked = _meter.create_counter("buffer.leases_parked", "{batch}", "Batches put into the dead-letter queue")
+leases_handle_errors = _meter.create_counter(
+    "buffer.leases_handle_errors", "{handle}", "Handles that did not hold any more"
+)
+leases_duration_seconds = _meter.create_histogram(
+    "buffer.leases_duration_seconds",
+    "s",
+    "One call of a verb, its retries included; not the waiting for something to deliver",
+    explicit_bucket_boundaries_advisory=_SECONDS_BUCKETS,
+)
+
 # Collector
 
 gc_files_deleted = _meter.create_counter("buffer.gc_files_deleted", "{file}", "Batch objects deleted")
@@ -84,14 +99,3 @@ gc_duration_seconds = _meter.create_histogram(
     "One cycle of the collector",
     explicit_bucket_boundaries_advisory=_SECONDS_BUCKETS,
 )
-
-
-def manifest_observer(role: Role) -> Callable[[Outcome], None]:
-    """What `QueueProducer` and `QueueConsumer` take as `observe`: counts how their writes of the manifest end."""
-    attributes = {"role": role}
-
-    def observe(outcome: Outcome) -> None:
-        instrument = manifest_writes if isinstance(outcome, Won) else manifest_conflicts
-        instrument.add(1, attributes)
-
-    return observe

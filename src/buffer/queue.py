@@ -10,37 +10,59 @@
     the version is still the one read         PENDING      it may land later: repeat the very same bytes
     all slots were dequeued                   UNDECIDABLE  AppendOutcomeUnknown
 
+With a `Guard`, which knows how far the producer's client is in the queue, nothing is undecidable: it tells whether
+what was dequeued was ours. And it is asked before every new attempt, on the very manifest that the attempt replaces,
+so no call gets into the queue that is there already.
+
 - Process dies after the write: the group is in the queue, no handle said so. Before it: nothing happened.
 - Reply lost: `decide` finds out. An older process wakes up: its version is stale, the store refuses it.
 
 **A claim whose reply was lost is never trusted**, even if the epoch read back is the number we wrote: another
 consumer may have written the same one. Claim again; the loop in `CasObject.update` does.
+
+**Entries leave in one place**, `QueueConsumer._without`, whoever dequeues and why. What must be kept of them is kept
+before: every keeper is called with the very entries that the write to come removes, before each attempt of it.
+- Process dies between the keeping and the write: what was kept is of entries that are still in the queue, and is kept
+  again when they leave. So a keeper must be idempotent, and what it keeps must not matter while they are there.
+- The write loses: the keepers are called again, with the entries of the manifest that is replaced then.
+- A keeper fails: its error ends the call, and nothing has left.
+- An older process wakes up: its keepers may run once more, its write is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from math import inf
+from typing import Literal, NamedTuple, Protocol
 
-from buffer.cas import CasObject, Snapshot, unobserved
+from buffer import metrics
+from buffer.cas import CAS_BACKOFF, CasObject, Snapshot, unobserved
 from buffer.clock import Clock
 from buffer.errors import (
     AppendOutcomeUnknown,
-    CorruptManifest,
-    Fenced,
     InvalidInput,
     ManifestLost,
     ObjectNotFound,
     QueueBehindConsumer,
     StorageError,
 )
-from buffer.ledger import Ledger, ledger_path
+from buffer.fenced import FencedObject
+from buffer.ledger.clients import known_sequences
+from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest, NewEntry
 from buffer.model import BatchDescriptor
+from buffer.names import ledger_path
 from buffer.store.base import CanSwap, Outcome, Unknown, Version, Won
+
+
+class ClientSpan(NamedTuple):
+    """The smallest and the largest client_seq of some calls."""
+
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +72,8 @@ class AppendGroup:
     entries: Sequence[NewEntry]
     valid_until_s: float = inf
     """Monotonic time after which no write may name these locations: a collector could have taken them."""
+    client_seqs: ClientSpan | None = None
+    """Of the calls in it; None without a client id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +86,22 @@ class Attempt:
     result: Manifest
     """What stands if this attempt wins."""
     valid_until_s: float = inf
+    client_seqs: ClientSpan | None = None
 
     @property
     def sequences(self) -> range:
         return range(self.expected_sequence, self.expected_sequence + len(self.locations))
+
+
+def manifest_observer(role: Literal["producer", "consumer"]) -> Callable[[Outcome], None]:
+    """What `QueueProducer` and `QueueConsumer` take as `observe`: counts how their writes of the manifest end."""
+    attributes = {"role": role}
+
+    def observe(outcome: Outcome) -> None:
+        instrument = metrics.manifest_writes if isinstance(outcome, Won) else metrics.manifest_conflicts
+        instrument.add(1, attributes)
+
+    return observe
 
 
 class Verdict(Enum):
@@ -91,6 +127,22 @@ def decide(attempt: Attempt, version: Version | None, manifest: Manifest) -> Ver
     return Verdict.LANDED if ours else Verdict.DEAD
 
 
+class Guard(Protocol):
+    """Keeps calls that are in the queue already out of it. For producers with a client id (`clients.py`)."""
+
+    def check(self, manifest: Manifest, group: AppendGroup) -> None:
+        """Raises what ends the append, if the group cannot go onto this manifest as it is. Nothing is in flight."""
+        ...
+
+    def decide(self, manifest: Manifest, attempt: Attempt) -> Verdict:
+        """LANDED or DEAD, for an attempt whose slots have left this manifest. Raises what ends the append."""
+        ...
+
+    def won(self, attempt: Attempt) -> None:
+        """The attempt is in the queue, right behind what was checked."""
+        ...
+
+
 class _Queue:
     """Reading the manifest, with a memory: it never silently starts over."""
 
@@ -100,7 +152,7 @@ class _Queue:
         manifest_path: str,
         clock: Clock,
         *,
-        timeout_s: float = 60.0,
+        timeout_s: float = CAS_BACKOFF.timeout_s,
         observe: Callable[[Outcome], None] = unobserved,
     ) -> None:
         self.manifest_path = manifest_path
@@ -118,26 +170,12 @@ class _Queue:
         known = self._known
         if known and known[0] == seen.version:
             return known[1]
-        with self._located():
-            manifest = Manifest.from_bytes(seen.data)
+        manifest = Manifest.from_bytes(seen.data, location=self.manifest_path)
         if known:
             self._check_went_on(known[1], manifest)
             manifest = manifest.following(known[1])
         self._known = (seen.version, manifest)
         return manifest
-
-    @contextmanager
-    def _located(self) -> Iterator[None]:
-        """Damage found inside is reported with the place of the manifest."""
-        try:
-            yield
-        except CorruptManifest as error:
-            raise CorruptManifest(
-                f"{self.manifest_path!r}: {error}",
-                location=self.manifest_path,
-                offset=error.offset,
-                version=error.version,
-            ) from error
 
     def _check_may_be_missing(self) -> None:
         if self._known:
@@ -155,12 +193,13 @@ class _Queue:
             return
         # The ledger was read after the manifest, so a loader may have made both in between. A second look tells;
         # if the manifest is there by now, whatever is written over its absence loses.
-        if ledger.was_claimed and not self._is_there():
+        known = max(ledger.next_sequence, known_sequences(ledger))
+        if (ledger.was_claimed or known) and not self._is_there():
             raise ManifestLost(
-                f"the manifest {self.manifest_path!r} is missing, but its ledger knows {ledger.next_sequence} "
+                f"the manifest {self.manifest_path!r} is missing, but its ledger knows {known} "
                 "sequences; restore the manifest, or start a new queue with a manifest_path in another folder",
                 location=self.manifest_path,
-                seen_next_sequence=ledger.next_sequence,
+                seen_next_sequence=known,
             )
 
     def _is_there(self) -> bool:
@@ -186,14 +225,25 @@ class _Queue:
 class QueueProducer(_Queue):
     """Appends batch locations. One owner at a time; many producers may append to one manifest."""
 
+    guard: Guard | None = None
+
+    def read(self) -> Manifest:
+        """The newest manifest; an empty one where there is none yet."""
+        return self._parse(self._cas.read())
+
+    @property
+    def seen(self) -> Manifest | None:
+        """The manifest as it was when last read or written."""
+        return self._known[1] if self._known else None
+
     def append(self, draw: Callable[[], AppendGroup]) -> range:
         """Append the group that `draw` gives, in one write; returns its sequences.
 
         `draw` is asked once at first and again each time an attempt is surely dead: every group it returns
         must hold what the one before held, perhaps renamed, and may hold more. Its errors end the call with
         nothing in flight. Raises ContentionError (nothing was appended: call again), AppendOutcomeUnknown
-        (nobody can tell), the store's error if nothing was sent, or ManifestLost or CorruptManifest: what became
-        of a write in flight then is for whoever mends the manifest to find out.
+        (nobody can tell), the store's error if nothing was sent, what the guard raises, or ManifestLost or
+        CorruptManifest: what became of a write in flight then is for whoever fixes the manifest to find out.
         """
         attempt: Attempt | None = None
         trouble: Exception | None = None
@@ -203,6 +253,7 @@ class QueueProducer(_Queue):
             try:
                 seen = self._cas.read()
                 manifest = self._parse(seen)
+                verdict = self._decide(attempt, seen, manifest) if attempt else None
             except StorageError as error:
                 if error.retryable:
                     trouble = error
@@ -211,7 +262,6 @@ class QueueProducer(_Queue):
                     raise self._ambiguous(attempt) from error
                 raise
             if attempt:
-                verdict = self._decide(attempt, seen, manifest)
                 if verdict is Verdict.LANDED:
                     return attempt.sequences
                 if verdict is Verdict.UNDECIDABLE or (verdict is Verdict.PENDING and self._is_stale(attempt)):
@@ -233,12 +283,15 @@ class QueueProducer(_Queue):
     def _prepare(self, seen: Snapshot, manifest: Manifest, group: AppendGroup) -> Attempt:
         if not group.entries:
             raise InvalidInput("an append needs at least one location")
+        if self.guard:
+            self.guard.check(manifest, group)
         return Attempt(
             seen=seen,
             expected_sequence=manifest.next_sequence,
             locations=tuple(location for location, _ in group.entries),
             result=manifest.append_all(group.entries),
             valid_until_s=group.valid_until_s,
+            client_seqs=group.client_seqs,
         )
 
     def _send(self, attempt: Attempt, is_repeat: bool) -> Outcome:
@@ -250,11 +303,15 @@ class QueueProducer(_Queue):
             raise
         if isinstance(outcome, Won):  # remembered, or its loss before the next look would go unnoticed
             self._known = (outcome.version, attempt.result)
+            if self.guard:
+                self.guard.won(attempt)
         return outcome
 
     def _decide(self, attempt: Attempt, seen: Snapshot, manifest: Manifest) -> Verdict:
-        with self._located():
-            return decide(attempt, seen.version, manifest)
+        verdict = decide(attempt, seen.version, manifest)
+        if verdict is Verdict.UNDECIDABLE and self.guard:
+            return self.guard.decide(manifest, attempt)
+        return verdict
 
     def _is_stale(self, attempt: Attempt) -> bool:
         return self._clock.monotonic_s() > attempt.valid_until_s
@@ -285,10 +342,52 @@ class QueueProducer(_Queue):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Entries that are about to leave the queue. Iterate it for them, oldest first."""
+
+    manifest: Manifest
+    """The queue as it is before."""
+    through: int
+    """The last sequence that leaves."""
+
+    def __len__(self) -> int:
+        return self.through + 1 - self.manifest.first_sequence
+
+    def __iter__(self) -> Iterator[BatchDescriptor]:
+        # A manifest of its own: it remembers the place read last, which is the cursor's for the one we keep.
+        return islice(Manifest.from_bytes(self.manifest.to_bytes()), len(self))
+
+
+Keeper = Callable[[Leaving], None]
+"""Keeps durably what must outlive the entries given. See the module's rules."""
+
+
 class QueueConsumer(_Queue):
     """Reads and dequeues under a claimed epoch. Every call but `claim` raises Fenced once another claimed."""
 
     epoch: int | None = None
+
+    def __init__(
+        self,
+        store: CanSwap,
+        manifest_path: str,
+        clock: Clock,
+        *,
+        keepers: Sequence[Keeper] = (),
+        timeout_s: float = CAS_BACKOFF.timeout_s,
+        observe: Callable[[Outcome], None] = unobserved,
+    ) -> None:
+        super().__init__(store, manifest_path, clock, timeout_s=timeout_s, observe=observe)
+        self._keepers = tuple(keepers)
+        self._object: FencedObject[Manifest, Manifest] = FencedObject(
+            self._cas,
+            parse=self._parse,
+            require=lambda manifest: manifest,
+            went_back=self._went_back,
+            who="consumer",
+            what="queue",
+        )
 
     def claim(self, last_acked: int | None = None) -> Manifest:
         """Take the next epoch and dequeue through `last_acked`, in one write. Returns the manifest written.
@@ -296,28 +395,28 @@ class QueueConsumer(_Queue):
         Raises QueueBehindConsumer before anything is claimed. On any error nothing is owned: call again.
         """
 
-        def change(seen: Snapshot) -> bytes:
-            manifest = self._parse(seen)
+        def claimed(manifest: Manifest, _sent: bool) -> Manifest:
             if last_acked is not None:
                 self._check_holds(manifest, last_acked)
-                with self._located():
-                    manifest = manifest.dequeue(last_acked)
-            return manifest.claim().to_bytes()
+                manifest = self._without(manifest, last_acked)
+            return manifest.claim()
 
         self.epoch = None
-        claimed = self._parse(self._cas.update(change))
-        self.epoch = claimed.epoch
-        return claimed
+        manifest = self._object.update(claimed).after
+        self.epoch = manifest.epoch
+        return manifest
+
+    def look(self) -> Manifest:
+        """The newest manifest, whoever owns it."""
+        return self._object.read()
 
     def read(self) -> Manifest:
         """The newest manifest. Raises Fenced."""
-        return self._owned(self._cas.read())
+        return self._object.read_owned(self.epoch)
 
     def peek(self) -> BatchDescriptor | None:
         """The oldest entry. Raises Fenced."""
-        manifest = self.read()
-        with self._located():
-            return next(iter(manifest), None)
+        return next(iter(self.read()), None)
 
     def dequeue(self, through: int, location: str | None = None) -> Manifest:
         """Remove the entries up to and including `through`. Raises Fenced, QueueBehindConsumer, and ManifestLost if
@@ -326,35 +425,45 @@ class QueueConsumer(_Queue):
         On a storage error or ContentionError they may be gone or still there: call again, it is idempotent.
         """
 
-        def change(seen: Snapshot) -> bytes | None:
-            manifest = self._owned(seen)
+        def shorter(manifest: Manifest, _sent: bool) -> Manifest:
             self._check_holds(manifest, through)
-            if through < manifest.first_sequence:
-                return None
-            with self._located():
-                found = manifest.read(through) if location is not None else None
-                if found is not None and found.location != location:
-                    raise self._replaced(through, location, found.location, manifest)
-                return manifest.dequeue(through).to_bytes()
+            if location is not None:
+                self._check_same(manifest, through, location)
+            return self._without(manifest, through)
 
-        return self._owned(self._cas.update(change))
+        # From memory, if nobody else wrote: the owner alone dequeues, so what it saw last is where it goes on.
+        return self._object.owned(self._object.update_owned(self.epoch, shorter, optimistic=True).after, self.epoch)
 
-    def _owned(self, seen: Snapshot) -> Manifest:
-        manifest = self._parse(seen)
-        if self.epoch is None or manifest.epoch != self.epoch:
-            raise Fenced(
-                f"this consumer holds epoch {self.epoch}, the queue is at {manifest.epoch}: another consumer "
-                "took over. Stop; a restart would fence that one in turn",
-                epoch=self.epoch,
-                current_epoch=manifest.epoch,
-            )
-        return manifest
+    def _without(self, manifest: Manifest, through: int) -> Manifest:
+        """The manifest without the entries up to `through`, once what must be kept of them is kept.
 
-    def _replaced(self, sequence: int, location: str | None, found: str, manifest: Manifest) -> ManifestLost:
+        The very same manifest if they are gone already.
+        """
+        if through < manifest.first_sequence:
+            return manifest
+        for keep in self._keepers:
+            keep(Leaving(manifest, through))
+        return manifest.dequeue(through)
+
+    def _check_same(self, manifest: Manifest, sequence: int, location: str) -> None:
+        found = manifest.read(sequence)
+        if found is not None and found.location != location:
+            raise self._replaced(sequence, location, found.location, manifest)
+
+    def _replaced(self, sequence: int, location: str, found: str, manifest: Manifest) -> ManifestLost:
         return ManifestLost(
             f"sequence {sequence} of {self.manifest_path!r} was {location!r} when it was handed out, now it is "
             f"{found!r}: the manifest was restored from a backup or replaced. Put the newest one back, or start a new "
             "queue with a manifest_path in another folder",
+            location=self.manifest_path,
+            next_sequence=manifest.next_sequence,
+        )
+
+    def _went_back(self, manifest: Manifest, epoch: int) -> ManifestLost:
+        return ManifestLost(
+            f"the manifest {self.manifest_path!r} went back: this consumer claimed it with epoch {epoch}, now it is at "
+            f"{manifest.epoch}. It was restored from a backup. Put the newest one back, or stop all consumers and "
+            "start one again",
             location=self.manifest_path,
             next_sequence=manifest.next_sequence,
         )

@@ -9,15 +9,15 @@ Errors are in `buffer_delta.errors`. Importing this package does not import Spar
 from typing import TYPE_CHECKING, Any
 
 from buffer_delta.config import LoaderConfig
-from buffer_delta.progress import Progress
+from buffer_delta.load.progress import Progress
 
 if TYPE_CHECKING:
-    from buffer_delta.loader import Loader
-    from buffer_delta.session import spark_session
+    from buffer_delta.load.loader import Loader
+    from buffer_delta.spark.session import spark_session
 
 __all__ = ["Loader", "LoaderConfig", "Progress", "spark_session"]
 
-_ON_SPARK = {"Loader": "buffer_delta.loader", "spark_session": "buffer_delta.session"}
+_ON_SPARK = {"Loader": "buffer_delta.load.loader", "spark_session": "buffer_delta.spark.session"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,25 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buffer.config import GIB, MIB, ConsumerConfig, QueueConfig, reject
+from buffer.config import GIB, MIB, ConsumerConfig, reject
 from buffer.errors import InvalidConfig
+from buffer.urls import holds_keys
+from buffer_delta.formats.registry import check_name
 
 DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
 PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_metadata")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoaderConfig(QueueConfig):
-    TOML_TABLE: ClassVar[str] = "loader"
+class LoaderConfig(ConsumerConfig):
+    """A consumer's settings, and what becomes of the batches that it reads."""
 
-    # Where from
-    max_batch_bytes: int = GIB
-    """A batch that would expand past this is refused as corrupt."""
-    fetch_attempts: int = 5
-    gc_enabled: bool = True
-    """Delete batches that were loaded, in the background, after `gc_grace_s`."""
-    gc_interval_s: float = 300.0
-    gc_grace_s: float = 600.0
+    TOML_TABLE: ClassVar[str] = "loader"
 
     # Where to
     table: str = field()
@@ -33,15 +28,17 @@ class LoaderConfig(QueueConfig):
     app_id: str | None = None
     """Delta's `txnAppId`; `buffer/{queue_id}` unless given. Bound to the queue at the first start."""
     partition_by: Sequence[str] = ()
+    """Columns to partition the table by, when the loader creates it."""
     cluster_by: Sequence[str] = ()
+    """… or to cluster it by."""
     table_properties: Mapping[str, str] = field(default_factory=dict)
-    """Partitioning, clustering and properties apply when the loader creates the table."""
+    """Delta's properties of the table, when the loader creates it."""
     merge_schema: bool = False
     """Let new columns widen the table. Always on when the JSON schema is inferred."""
 
     # How
     format: Any = "raw"
-    """`raw`, `text`, `json`, `arrow`; a table `{type = "json", schema = "id BIGINT, …"}`; or a `Format`."""
+    """A name in `buffer_delta.formats.FORMATS`; a table `{type = "json", schema = "id BIGINT, …"}`; or a `Format`."""
     columns: Mapping[str, str | None] = field(default_factory=dict)
     """New names for the provenance columns `_sequence _index _ingested_at _metadata`; None leaves one out."""
     transform: Callable[[Any], Any] | None = None
@@ -55,18 +52,20 @@ class LoaderConfig(QueueConfig):
     routes: Mapping[str, str] = field(default_factory=dict)
     """Value -> table. Rows with any other value go to `table`."""
     dead_letters: str | None = None
-    """Table for records that do not parse, and for unreadable batches under `dlq_strategy = "skip"`."""
+    """Table for records that do not parse or that their table's constraints forbid, and, under
+    `dlq_strategy = "skip"`, for unreadable batches and entries that fail every time."""
     dlq_strategy: str | None = None
-    """For unreadable batches: `skip` sends them to `dead_letters` and is the default with it; `block` stops until
-    `buffer-delta unblock`, and is the default without; `block_and_dlq` stops too, with bad records going to
-    `dead_letters` all the same."""
+    """For unreadable batches, and entries that fail every time: `skip` sends them to `dead_letters` and is the default
+    with it; `block` stops until `buffer-delta unblock`, and is the default without; `block_and_dlq` stops too, with bad
+    records going to `dead_letters` all the same."""
     max_delivery_attempts: int = 5
-    """Attempts at a range before its unreadable batches are looked for and dealt with."""
+    """Attempts at a range before what fails in it every time is searched for and dealt with."""
 
     # When
     max_batches_per_commit: int = 1000
+    """How many batches go into one commit at most."""
     max_bytes_per_commit: int = GIB
-    """Of batch objects as stored. One larger batch still goes alone."""
+    """… and how many bytes of them, as stored. One larger batch still goes alone."""
     target_file_bytes: int = 128 * MIB
     """Batches are grouped into tasks of about this many stored bytes, so that a commit writes few, full files."""
     trigger_interval_s: float = 1.0
@@ -75,17 +74,16 @@ class LoaderConfig(QueueConfig):
     """How often in a row a range may fail for reasons that are not the data's before the loader gives up."""
     retry_max_s: float = 30.0
     """The longest pause between two such attempts."""
-    cas_timeout_s: float = 60.0
 
     # What an operator decides
     on_gap: str = "fail"
     """`skip` accepts that batches between the table and the queue are lost. Never by default."""
     adopt: bool = False
-    """Take over a queue whose ledger is lost or bound elsewhere; needs `app_id`. Pass it once."""
+    """Take over a queue whose ledger is lost or bound elsewhere; needs `app_id`. Pass it once. With `dead_letters` it
+    is refused while a range is in some tables only: put the ledger back, or pass `on_gap = "skip"` too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.consumer()  # it checks what it shares with us
         for key in (
             "max_batches_per_commit",
             "max_bytes_per_commit",
@@ -102,6 +100,7 @@ class LoaderConfig(QueueConfig):
             if not isinstance(getattr(self, key), Mapping):
                 raise reject(key, getattr(self, key), "a table of names and values")
         self._check_columns()
+        check_name(self.format)  # its options are checked when it is made: that needs its parser
         self._check_choice("on_gap", ("fail", "skip"))
         self._check_tables()
         self._check_operator_choices()
@@ -123,6 +122,13 @@ class LoaderConfig(QueueConfig):
             if (value is None and key != "table") or (isinstance(value, str) and value.strip()):
                 continue
             raise reject(key, value, "a name or a path" if key != "app_id" else "a name")
+        for key, name in (("table", self.table), ("dead_letters", self.dead_letters), *self.routes.items()):
+            if isinstance(name, str) and "://" in name and holds_keys(name):
+                raise InvalidConfig(
+                    f"the table of {key} is not allowed: its URL has a user or a key in it ('…@'); give Spark the keys "
+                    "as settings (spark.hadoop.fs.…)",
+                    key=key if key in ("table", "dead_letters") else "routes",
+                )
         if bool(self.routes) != (self.route_by is not None):
             raise InvalidConfig(
                 "route_by and routes belong together: a column or function, and the table for each of its values",
@@ -170,5 +176,4 @@ class LoaderConfig(QueueConfig):
 
     def consumer(self) -> ConsumerConfig:
         """The settings of the consumer inside the loader."""
-        shared = {f.name for f in dataclasses.fields(ConsumerConfig)} & set(self.setting_names())
-        return ConsumerConfig(**{name: getattr(self, name) for name in shared})
+        return ConsumerConfig(**{f.name: getattr(self, f.name) for f in dataclasses.fields(ConsumerConfig)})

@@ -1,13 +1,14 @@
 """What can go wrong between a queue and its tables. One tree with the core's errors, named by remedy.
 
 BufferQueueError                     (buffer.errors)
-├── QueueBound              the queue feeds another app or other tables: use those, or adopt it
+├── QueueBound              (buffer.errors) the queue feeds another app or other tables: use those, or adopt it
 ├── SequenceGap             batches between table and queue are gone: an operator accepts the loss, or not
+├── StartUnknown            a query without a checkpoint on a queue that was read before: say where it starts
 ├── RouteChanged            finish the planned range with the old configuration, or unblock it for another one
-├── Blocked                 a range cannot be read: mend it, then unblock
+├── Blocked                 a range cannot be loaded: fix it, then unblock
 ├── CommitSkipped           Delta took the append but not the rows: something else uses this app_id
 ├── ConcurrentCommit        another commit came between: read the table's position again, then decide
-├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or mend the schema
+├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or fix the schema
 ├── SparkUnusable           this Spark session cannot write Delta tables: the message says what it lacks
 │   └── JavaMissing         no Java that Spark could run on
 └── StateLost                        (buffer.errors)
@@ -19,16 +20,24 @@ BufferQueueError                     (buffer.errors)
 
 from __future__ import annotations
 
-from buffer.errors import BufferQueueError, StateLost
+from buffer.errors import BufferQueueError, QueueBound, StateLost
 
-
-class QueueBound(BufferQueueError):
-    """The queue's ledger names another app or other tables. Nothing was claimed."""
-
-    app_id: str
-    tables: tuple[str, ...]
-    bound_app_id: str
-    bound_tables: tuple[str, ...]
+__all__ = [
+    "Blocked",
+    "CommitSkipped",
+    "ConcurrentCommit",
+    "JavaMissing",
+    "LedgerBehind",
+    "QueueBound",
+    "RouteChanged",
+    "SchemaMismatch",
+    "SequenceGap",
+    "SparkUnusable",
+    "StartUnknown",
+    "TableChanged",
+    "TableReplaced",
+    "TableRewritten",
+]
 
 
 class SequenceGap(BufferQueueError):
@@ -36,6 +45,14 @@ class SequenceGap(BufferQueueError):
 
     committed: int
     earliest: int
+
+
+class StartUnknown(BufferQueueError):
+    """Nothing tells what of the queue was processed already. Nothing was claimed."""
+
+    location: str
+    first_sequence: int
+    next_sequence: int
 
 
 class RouteChanged(BufferQueueError):
@@ -48,11 +65,15 @@ class RouteChanged(BufferQueueError):
 
 
 class Blocked(BufferQueueError):
-    """A range holds batches that cannot be read, and the rules say to stop. Nothing of it was committed."""
+    """A range holds batches or entries that cannot be loaded, and the rules say to stop. Nothing was committed."""
 
     first: int
     last: int
     attempts: int
+    batches: tuple[int, ...]
+    """The sequences of those that cannot be read at all."""
+    entries: tuple[tuple[int, int], ...]
+    """Sequence and index of those that fail every time."""
 
 
 class CommitSkipped(BufferQueueError):

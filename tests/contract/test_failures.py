@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from buffer.errors import ObjectNotFound, StorageError, StoreUnusable, Throttled
+from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable, Throttled
 from buffer.store import Lost, Store, Unknown, Won, open_store
 from tests.servers import Reply, ScriptedServer
 
@@ -76,7 +76,7 @@ def test_should_say_throttled_when_the_server_asks_for_less(reply: Reply) -> Non
         assert all(isinstance(failure.cause, Throttled) for failure in store.delete_many(["a", "b"]))
 
 
-@pytest.mark.parametrize("reply", [_error(500, "InternalError"), _error(502), _error(408), (0, {}, b"")])
+@pytest.mark.parametrize("reply", [_error(500, "InternalError"), _error(502), _error(408), _error(416), (0, {}, b"")])
 def test_should_be_retryable_when_the_server_fails(reply: Reply) -> None:
     with ScriptedServer(_answers(reply)) as server:
         store = _s3(server)
@@ -185,11 +185,23 @@ def test_should_be_unknown_when_the_server_tells_no_version() -> None:
 
 
 def test_should_not_retry_when_the_request_is_wrong() -> None:
-    reply = _error(400, "KeyTooLongError", "Your key is too long")
-    expected = pytest.raises(StorageError, match="400: KeyTooLongError: Your key is too long")
+    reply = _error(400, "InvalidArgument", "There is no such thing")
+    expected = pytest.raises(StorageError, match="400: InvalidArgument: There is no such thing")
     with ScriptedServer(_answers(reply)) as server, expected as raised:
         _s3(server).put("a", b"x")
     assert not raised.value.retryable
+
+
+def test_should_blame_the_location_when_the_server_refuses_its_name() -> None:
+    reply = _error(400, "KeyTooLongError", "Your key is too long")
+    for call in (
+        lambda store: store.put("a", b"x"),
+        lambda store: store.put_if_absent("a", b"x"),
+        lambda store: store.get("a"),
+    ):
+        expected = pytest.raises(InvalidInput, match=r"location 'a' is not allowed .* Your key is too long")
+        with ScriptedServer(_answers(reply)) as server, expected:
+            call(_s3(server))
 
 
 def test_should_not_show_secrets_that_a_server_repeats() -> None:

@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
-from buffer.store import LocalStore, Lost, Store, Unknown, Won, local
+from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageError, StoreUnusable
+from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 
@@ -116,7 +117,7 @@ def test_should_not_open_the_file_when_it_did_not_change(
     monkeypatch.setattr(local, "STAMP_AGE_MIN_MS", -1)  # the change time cannot be set back: count it as old
     version = store.get("a").version
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", _refuse)
+        patch.setattr(local, "open_plain", _refuse)
         assert store.get_if_changed("a", version) is None
     store.put("a", b"two")
     found = store.get_if_changed("a", version)
@@ -181,18 +182,187 @@ def test_should_leave_nothing_behind_when_the_disk_is_full(store: LocalStore, mo
 
 
 def test_should_say_unknown_when_only_the_folder_cannot_be_synced(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put("a", b"one")
 
     def broken(_folder: Path) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(local, "fsync_folder", broken)
-    outcome = store.put_if_match("a", b"two", store.get("a").version)
-    assert isinstance(outcome, Unknown)
-    assert "Input/output error" in str(outcome.cause)
+    version = store.get("a").version
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "fsync_folder", broken)
+        outcome = store.put_if_match("a", b"two", version)
+        assert isinstance(outcome, Unknown)
+        assert "Input/output error" in str(outcome.cause)
+        # A power cut may still take it back: it must not be read back as landed.
+        for read in (store.get, lambda location: store.get_if_changed(location, version)):
+            with pytest.raises(StorageError, match="Input/output error"):
+                read("a")
+    inode = (tmp_path / "root/a").stat().st_ino
     assert store.get("a").data == b"two"
+    assert (tmp_path / "root/a").stat().st_ino != inode  # written anew: a second sync alone would prove nothing
+    assert _files(store) == ["a"]
+
+
+def test_should_put_again_when_only_the_folder_could_not_be_synced(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "fsync_folder", broken)
+        with pytest.raises(StorageError):
+            store.put("a", b"one")
+        with pytest.raises(StorageError):
+            store.get("a")
+    store.put("a", b"two")
+    assert store.get("a").data == b"two"
+
+
+def test_should_not_take_a_folder_for_durable_whose_making_could_not_be_synced(
+    store: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+
+    def broken(_folder: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def noted(folder: Path) -> None:
+        synced.append(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "fsync_folder", broken)
+        with pytest.raises(StorageError):
+            store.put("x/a", b"one")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "fsync_folder", noted)
+        store.put("x/a", b"one")
+    root = Path(store.url.removeprefix("file://"))
+    assert {root.parent, root} <= set(synced)
+
+
+def test_should_compare_content_whatever_the_file_times_say(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a file server's attribute cache, `stat` tells what was true a minute ago."""
+    store.put("a", b"one")
+    version = store.get("a").version
+    LocalStore(store.url.removeprefix("file://")).put("a", b"two")
+    monkeypatch.setattr(local._Stamps, "prove", lambda *_: True)
+    assert store.put_if_match("a", b"three", version) == Lost()
+    lstat = Path.lstat
+    monkeypatch.setattr(Path, "lstat", lambda path: _missing() if path.name == "a" else lstat(path))
+    assert store.put_if_absent("a", b"three") == Lost()
+    monkeypatch.undo()
+    assert store.get("a").data == b"two"
+
+
+# Links and pipes
+
+
+def test_should_follow_no_link_to_an_object(store: LocalStore, tmp_path: Path) -> None:
+    store.put("q/real", b"one")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    (tmp_path / "root/q/link").symlink_to(secret)
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("q/link"),
+        lambda: store.get_bounded("q/link", 100),
+        lambda: store.head("q/link"),
+        lambda: store.copy("q/link", "q/copy"),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="not a plain file"):
+            call()
+    assert [item.location for item in store.list("")] == ["q/real"]
+    store.put("q/link", b"two")  # in the place of the link, not through it
+    assert secret.read_bytes() == b"secret"
+    assert store.get("q/link").data == b"two"
+
+
+def test_should_follow_no_link_to_a_folder(store: LocalStore, tmp_path: Path) -> None:
+    store.put("q/real", b"one")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_bytes(b"precious")
+    (tmp_path / "root/q/away").symlink_to(outside)
+    (tmp_path / "root/q/loop").symlink_to(tmp_path / "root/q")
+    assert [item.location for item in store.list("q")] == ["q/real"]
+    calls: list[Callable[[], object]] = [
+        lambda: store.get("q/away/a"),
+        lambda: store.put("q/away/b", b"x"),
+        lambda: store.put_if_absent("q/away/b", b"x"),
+        lambda: store.put_if_match("q/away/a", b"x", store.head("q/real").version or ""),
+        lambda: list(store.list("q/away")),
+        lambda: list(store.list("q/loop/loop")),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidInput, match="symbolic link"):
+            call()
+    assert ["symbolic link" in str(failure.cause) for failure in store.delete_many(["q/away/a"])] == [True]
+    assert sorted(path.name for path in outside.iterdir()) == ["a"]
+    assert (outside / "a").read_bytes() == b"precious"
+
+
+def test_should_allow_a_root_that_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "root").symlink_to(tmp_path / "disk")
+    store = LocalStore(tmp_path / "root")
+    store.put("q/a", b"one")
+    assert store.get("q/a").data == b"one"
+    assert [item.location for item in store.list("q")] == ["q/a"]
+
+
+def test_should_not_wait_for_a_pipe(store: LocalStore, tmp_path: Path) -> None:
+    store.put("q/real", b"one")
+    os.mkfifo(tmp_path / "root/q/pipe")
+    with pytest.raises(InvalidInput, match="not a plain file"):
+        store.get("q/pipe")
+    with pytest.raises(InvalidInput, match="not a plain file"):
+        store.put_if_match("q/pipe", b"x", "1")
+    assert store.put_if_absent("q/pipe", b"x") == Lost()
+    assert [item.location for item in store.list("")] == ["q/real"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder link"])
+def test_should_not_lock_what_is_not_a_plain_file(store: LocalStore, tmp_path: Path, kind: str) -> None:
+    locks = tmp_path / "root" / local.LOCK_FOLDER
+    victim = tmp_path / "victim"
+    if kind == "folder link":
+        victim.mkdir()
+        (tmp_path / "root").mkdir()
+        locks.symlink_to(victim)
+    else:
+        locks.mkdir(parents=True)
+        for number in range(local.LOCK_COUNT):
+            lock = locks / f"{number:04d}"
+            lock.symlink_to(victim) if kind == "link" else os.mkfifo(lock)
+    with pytest.raises(InvalidInput, match="plain files"):
+        store.put("a", b"one")
+    assert not victim.exists() or list(victim.iterdir()) == []
+
+
+def test_should_list_beside_a_folder_that_is_too_deep(store: LocalStore, tmp_path: Path) -> None:
+    store.put("q/real", b"one")
+    here = os.open(tmp_path / "root/q", os.O_RDONLY)
+    for _ in range(30):
+        os.mkdir("d" * 200, dir_fd=here)
+        deeper = os.open("d" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(here)
+    assert [item.location for item in store.list("q")] == ["q/real"]
+
+
+# Sizes
+
+
+def test_should_refuse_a_large_object_before_it_is_read(store: LocalStore, tmp_path: Path) -> None:
+    store.put("a", b"one")
+    os.truncate(tmp_path / "root/a", 6 << 30)  # sparse: it takes no room, and would take 6 GiB of memory
+    with pytest.raises(ObjectTooLarge, match="6,442,450,944 bytes") as caught:
+        store.get_bounded("a", 1000)
+    assert caught.value.size == 6 << 30
 
 
 # Folders
@@ -312,3 +482,7 @@ def test_should_keep_the_number_of_locks_bounded(store: LocalStore, tmp_path: Pa
         store.put(f"a/{n}", b"")
     locks = [lock.name for lock in (tmp_path / "root" / local.LOCK_FOLDER).iterdir()]
     assert all(0 <= int(lock) < local.LOCK_COUNT for lock in locks)
+
+
+def _missing() -> NoReturn:
+    raise FileNotFoundError(errno.ENOENT, "as a stale cache says")

@@ -11,8 +11,9 @@ import traceback
 
 import pytest
 
-from buffer.errors import ObjectNotFound, StorageError, StoreUnusable
+from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageError, StoreUnusable
 from buffer.store import Store, open_store
+from buffer.store.base import CanGetBounded
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 from tests.servers import S3Server
@@ -123,3 +124,19 @@ def test_should_count_right_when_processes_swap(s3_server: S3Server) -> None:
         worker.join(60)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert address.open().get("counter").data == b"20"
+
+
+@pytest.mark.parametrize("length", [1_025, 5_000, 60_000])
+def test_should_blame_the_location_when_no_key_can_be_so_long(s3_server: S3Server, length: int) -> None:
+    store = s3_server.new_address().open()
+    with pytest.raises((InvalidInput, ObjectNotFound)):
+        store.get("ingest/" + "a" * length)
+
+
+def test_should_refuse_a_large_object_before_it_is_read(s3_server: S3Server) -> None:
+    store = s3_server.new_address().open()
+    store.put("a", bytes(2_000_000))
+    assert isinstance(store, CanGetBounded)
+    assert len(store.get_bounded("a", 2_000_000).data) == 2_000_000
+    with pytest.raises(ObjectTooLarge, match="2,000,000 bytes"):
+        store.get_bounded("a", 1_999_999)

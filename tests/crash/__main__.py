@@ -12,11 +12,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from buffer.config import ConsumerConfig
+from tests.crash.client_cycles import ClientCycles
+from tests.crash.consuming import KeepingConsumer
 from tests.crash.loader_cycles import LoaderCycles
 from tests.crash.producer_cycles import ProducerCycles
+from tests.crash.s3 import through
 from tests.crash.verdict import Verdict
+from tests.fault_proxy import FaultProxy, evenly
+from tests.servers import run_s3_server
 
 
 def tell(text: str) -> None:
@@ -28,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__.partition("\n")[0])
     parser.add_argument("--loader-cycles", type=int, default=200, metavar="N", help="default: %(default)s")
     parser.add_argument("--producer-cycles", type=int, default=1000, metavar="N", help="default: %(default)s")
+    parser.add_argument("--client-cycles", type=int, default=200, metavar="N", help="default: %(default)s")
     parser.add_argument("--seed", type=int, help="of the moments and ways to die; default: a new one")
     options = parser.parse_args(arguments)
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
@@ -38,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         producers = ProducerCycles(folder / "producers", seed, tell)
         verdicts.append(_report("producers", options.producer_cycles, producers.run))
         tell(f"  {producers.killed} killed, {producers.froze} stopped and woken")
+    if options.client_cycles:
+        for where, run in (("local files", _local_client), ("S3 over a bad network", _s3_client)):
+            verdicts.append(_report(f"a client on {where}", options.client_cycles, partial(run, folder, seed)))
     if options.loader_cycles:
         loaders = LoaderCycles(folder / "loaders", seed, tell)
         verdicts.append(_report("loaders", options.loader_cycles, loaders.run))
@@ -47,6 +58,25 @@ def main(arguments: list[str] | None = None) -> int:
     shutil.rmtree(folder)
     tell("nothing lost, nothing twice")
     return 0
+
+
+def _local_client(folder: Path, seed: int, cycles: int) -> Verdict:
+    store = str(folder / "client" / "queue")
+    consumer = KeepingConsumer(ConsumerConfig(store=store, gc_interval_s=0.05))
+    return ClientCycles(folder / "client", seed, {"store": store}, consumer, tell).run(cycles)
+
+
+def _s3_client(folder: Path, seed: int, cycles: int) -> Verdict:
+    (folder / "s3").mkdir()
+    with (
+        run_s3_server(folder / "s3") as server,
+        FaultProxy(server.endpoint, evenly(0.2), seed, slow_s=(0.02, 1.2)) as proxy,
+    ):
+        address = through(proxy, server.new_address(), timeout="1s")
+        settings = {"store": address.url, "store_options": address.options, "append_timeout_s": 20}
+        config = ConsumerConfig(store=address.url, store_options=address.options, gc_interval_s=0.3, cas_timeout_s=20)
+        consumer = KeepingConsumer(config, batches_max=50)
+        return ClientCycles(folder / "s3 client", seed, settings, consumer, tell, proxy.calm).run(cycles)
 
 
 def _report(what: str, cycles: int, run: Callable[[int], Verdict]) -> Verdict:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from buffer.clock import SystemClock, make_ulid
 from buffer.config import GC_GRACE_MIN_S, ConsumerConfig, GcConfig
-from buffer.consumer import Consumer
-from buffer.gc import QUIET_GRACE_MS, Collector, batch_ulid, ulid_time_ms
+from buffer.consume.consumer import Consumer
+from buffer.gc.collector import QUIET_GRACE_MS, Collector
 from buffer.manifest import Manifest
+from buffer.names import batch_ulid, ulid_time_ms
 from buffer.store import open_store
 from tests.crash.verdict import SHOWN_MAX
 

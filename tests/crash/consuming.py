@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from buffer.config import ConsumerConfig
-from buffer.consumer import Consumer
+from buffer.consume.consumer import Consumer
 from buffer.errors import ContentionError, ObjectNotFound, StorageError
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 
 from buffer.config import ProducerConfig
-from buffer.producer import Producer
-from buffer.status import queue_status
+from buffer.inspect.status import queue_status
+from buffer.produce.producer import Producer
 from buffer.store import open_store
 from buffer.store.files import LockTimeout, locked
 from buffer.store.local import LOCK_FOLDER
-from buffer_delta.session import spark_session
+from buffer_delta.spark.session import spark_session
 from tests.crash.collecting import BatchObjects, LateClock
 from tests.crash.delta_files import PROVENANCE, DeltaFiles
 from tests.crash.loaded import DEAD, MAIN, SIDE, Loaded, batches, judge_all_loaded, judge_tables, positions

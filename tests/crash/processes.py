@@ -131,6 +131,12 @@ class Worker:
         self._close()
         return code
 
+    def end_by_itself(self, timeout_s: float = END_TIMEOUT_S) -> int:
+        """Wait for it to end, with its standard input open. Returns its exit code."""
+        code = self.process.wait(timeout_s)
+        self._close()
+        return code
+
     def _signal(self, number: int, group: bool) -> None:
         if self._closed:
             return  # by now its pid may be somebody else's

@@ -27,9 +27,9 @@ from itertools import count
 from typing import Any
 
 from buffer.config import ProducerConfig
-from buffer.durability import Durable, WriteHandle
 from buffer.errors import AppendOutcomeUnknown, ContentionError, StorageError
-from buffer.producer import Producer
+from buffer.produce.durability import Durable, WriteHandle
+from buffer.produce.producer import Producer
 from tests.crash.processes import on_end_of_input, say
 
 WINDOW = 200  # calls that may be under way; bounds the memory of this process

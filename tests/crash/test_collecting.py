@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from buffer.config import ProducerConfig
-from buffer.producer import Producer
-from tests.consumer_support import ulid_at
+from buffer.produce.producer import Producer
+from tests.consume.consumer_support import ulid_at
 from tests.crash.collecting import (
     GRACE_MS,
     NOTHING_LEFT,

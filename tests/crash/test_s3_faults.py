@@ -13,7 +13,7 @@ import pytest
 
 from buffer.config import ConsumerConfig
 from buffer.store import Store
-from tests.consumer_support import ulid_at
+from tests.consume.consumer_support import ulid_at
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.processes import Worker, await_true
 from tests.crash.s3 import MortalS3, through

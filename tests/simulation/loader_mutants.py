@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from buffer.cas import Snapshot
-from buffer.ledger import Ledger, Plan
-from buffer_delta import checks
-from buffer_delta.contracts import Failure
+from buffer.fenced import FencedObject
+from buffer.ledger import plan as decisions
+from buffer.ledger.plan import Ledger, Plan
+from buffer_delta.delta.state import Commit, TableState
+from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import ConcurrentCommit
-from buffer_delta.journal import Journal
-from buffer_delta.protocol import LoadProtocol
-from buffer_delta.testing.delta_log import JobFailed, SimulatedTarget
+from buffer_delta.load import checks
+from buffer_delta.load.isolate import Search, Trouble, Undecided, Verdict
+from buffer_delta.load.plans import Plans
+from buffer_delta.load.ports import Failure, Group
+from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.testing.delta_log import JobFailed, SimulatedFiles, SimulatedTarget
 from buffer_delta.testing.work import SimulatedWork
 from tests.simulation.mutants import FALSE_ALARM, GIVEN_UP, LOST, STUCK, TWICE, mutant
 
 # The plan
 
 
-def _commit_by_txn_alone(self: LoadProtocol, target: Any, rows: Any, plan: Plan, entries: int) -> None:
-    """Append until the table is at the range's end or beyond: what a loader without plans would do."""
+def _commit_by_txn_alone(self: LoadProtocol, target: Any, rows: Any, plan: Plan, txn: Txn, _staged: Any) -> None:
+    """Write until the table is at the range's end or beyond: what a loader without plans would do."""
     while True:
         with suppress(ConcurrentCommit):
-            target.append(rows, app_id=self.app_id, first=plan.first, last=plan.last, epoch=self.epoch, entries=entries)
-        if self._position(target) >= plan.last:
+            target.stage(rows, txn, self._look(target.name)).commit()
+        if self._look(target.name).position >= plan.last:
             return
 
 
@@ -43,11 +47,12 @@ def _trusting_txn() -> Iterator[None]:
         patch.object(checks, "ledger_knows", _accept),
         patch.object(checks, "not_beyond", _accept),
         patch.object(checks, "not_inside", _accept),
+        patch.object(checks, "may_commit", _accept),
     ):
         yield
 
 
-def _plan_in_silence(self: Journal, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
+def _plan_in_silence(self: Plans, epoch: int, _earlier: Plan | None, plan: Plan, **_: Any) -> Plan:
     """Without a word in the ledger."""
     self.check(epoch)
     return plan
@@ -58,8 +63,8 @@ def plan_is_not_written() -> Iterator[None]:
     """The loader decides on a range and commits it, without a word in the ledger: the naive way."""
 
     with (
-        patch.object(Journal, "plan", _plan_in_silence),
-        patch.object(Journal, "revise", _plan_in_silence),
+        patch.object(Plans, "plan", _plan_in_silence),
+        patch.object(Plans, "revise", _plan_in_silence),
         _trusting_txn(),
     ):
         yield
@@ -69,21 +74,21 @@ def plan_is_not_written() -> Iterator[None]:
 def plan_is_not_written_and_nothing_else_changes() -> Iterator[None]:
     """The same with all checks in place: they call for help, or a row is there twice."""
 
-    with patch.object(Journal, "plan", _plan_in_silence), patch.object(Journal, "revise", _plan_in_silence):
+    with patch.object(Plans, "plan", _plan_in_silence), patch.object(Plans, "revise", _plan_in_silence):
         yield
 
 
 @mutant("loader", sees=TWICE)
 def found_plan_is_ignored() -> Iterator[None]:
     """A loader that takes over plans anew instead of replaying what its predecessor planned."""
-    real = Journal.enter
+    real = Plans.enter
 
-    def enter(self: Journal, *args: Any) -> Ledger:
+    def enter(self: Plans, *args: Any) -> Ledger:
         entered = real(self, *args)
         self._unsettled.append(entered.plan)  # so that it may be overwritten
         return replace(entered, plan=None)
 
-    with patch.object(Journal, "enter", enter), _trusting_txn():
+    with patch.object(Plans, "enter", enter), _trusting_txn():
         yield
 
 
@@ -101,7 +106,7 @@ def plan_is_shrunk_on_replay() -> Iterator[None]:
             self.epoch,
             plan,
             replace(plan.tried_again(), last=plan.last - 1, digest=self._work.digest),
-            next_sequence=self.consumer.manifest().next_sequence,
+            next_sequence=self.consumer.known().next_sequence,
             last_location=descriptors[-2].location,
         )
         return self._plan, descriptors[:-1]
@@ -114,12 +119,23 @@ def plan_is_shrunk_on_replay() -> Iterator[None]:
 def plan_is_written_by_anyone() -> Iterator[None]:
     """A loader that was superseded may still write its plan: no look at the ledger's epoch."""
 
-    def mine(self: Journal, seen: Snapshot, _epoch: int) -> Ledger:
-        ledger = self._require(seen)
-        self._unsettled.append(ledger.plan)  # type: ignore[arg-type]  # None is as good as any plan here
-        return ledger
+    def owned(self: FencedObject[Any, Any], value: Any, _epoch: int | None) -> Any:
+        return self._require(value)
 
-    with patch.object(Journal, "_mine", mine), _trusting_txn():
+    def replaced(ledger: Ledger, plan: Plan, _over: Any, location: str, **also: Any) -> Ledger:
+        return real(ledger, plan, [ledger.plan], location, **also)
+
+    real, is_owned = decisions._replaced, FencedObject.owned
+
+    def only_ledgers(self: FencedObject[Any, Any], value: Any, epoch: int | None) -> Any:
+        """The manifest's owner is checked as ever."""
+        return (owned if self._what == "ledger" else is_owned)(self, value, epoch)
+
+    with (
+        patch.object(FencedObject, "owned", only_ledgers),
+        patch.object(decisions, "_replaced", replaced),
+        _trusting_txn(),
+    ):
         yield
 
 
@@ -127,42 +143,39 @@ def plan_is_written_by_anyone() -> Iterator[None]:
 def ledger_is_taken_back() -> Iterator[None]:
     """A loader enters with an epoch below the one that the ledger has."""
 
-    def enter(self: Journal, epoch: int, _app_id: str, _tables: Sequence[str]) -> Ledger:
-        def change(seen: Snapshot) -> bytes | None:
-            ledger = self._require(seen)
-            return None if ledger.epoch == epoch else ledger.changed(epoch=epoch).to_bytes()
+    def enter(ledger: Ledger, _binding: Any, *, epoch: int, **_: Any) -> Ledger:
+        return ledger if ledger.epoch == epoch else ledger.changed(epoch=epoch)
 
-        return self._require(self._cas.update(change))
-
-    with patch.object(Journal, "enter", enter):
+    with patch.object(decisions, "enter", enter):
         yield
 
 
-@mutant("loader", sees=f"{FALSE_ALARM}|{TWICE}|{LOST}")
+@mutant("loader", sees=f"{FALSE_ALARM}|{TWICE}|{LOST}", within=8000)
 def blocked_is_looked_at_before_claiming_alone() -> Iterator[None]:
     """A loader that blocks between another's first look and its claim is not noticed, and `unblock` rewrites the
     plan of a loader that runs."""
-    real = Journal.enter
+    real = Plans.enter
 
-    def enter(self: Journal, *args: Any) -> Ledger:
+    def enter(self: Plans, *args: Any) -> Ledger:
         return replace(real(self, *args), blocked=None)
 
-    with patch.object(Journal, "enter", enter):
+    with patch.object(Plans, "enter", enter):
         yield
 
 
 @mutant("loader", sees=f"{TWICE}|{LOST}|dead letters")
 def split_is_not_written() -> Iterator[None]:
     """Which batches are set aside is decided again by every attempt, also when one table has its part already."""
-    real = Journal._replace
+    real = Plans._replace
 
-    def write(self: Journal, epoch: int, earlier: Plan | None, plan: Plan, **also: Any) -> Plan:
+    def write(self: Plans, epoch: int, earlier: Plan | None, plan: Plan, decide: Any) -> Plan:
+        forgotten: dict[str, Any] = {"quarantined": None, "entries": {}, "rules": None}
         if earlier is not None:
-            earlier = replace(earlier, quarantined=None)
-        real(self, epoch, earlier, replace(plan, quarantined=None), **also)
+            earlier = replace(earlier, **forgotten)
+        real(self, epoch, earlier, replace(plan, **forgotten), decide)
         return plan
 
-    with patch.object(Journal, "_replace", write):
+    with patch.object(Plans, "_replace", write):
         yield
 
 
@@ -173,17 +186,10 @@ def route_change_is_ignored() -> Iterator[None]:
         yield
 
 
-@mutant("loader", sees=f"{TWICE}|{LOST}")
-def split_is_changed_afterwards() -> Iterator[None]:
-    """A batch that cannot be read is set aside although the split is written and a table may hold its rows."""
-    real = LoadProtocol._commit_all
-
-    def commit_all(self: LoadProtocol, plan: Plan, descriptors: Sequence[Any]) -> Any:
-        if plan.quarantined is not None and plan.attempts > self._rules.max_delivery_attempts:
-            plan = self._quarantine(plan, descriptors)
-        return real(self, plan, descriptors)
-
-    with patch.object(LoadProtocol, "_commit_all", commit_all):
+@mutant("loader", sees=f"{TWICE}|{LOST}", within=8000)
+def rules_of_tables_may_change() -> Iterator[None]:
+    """A constraint is taken away while a range is in one table, and its records go elsewhere from then on."""
+    with patch.object(checks, "same_rules", _accept):
         yield
 
 
@@ -192,9 +198,9 @@ def good_batches_are_given_up() -> Iterator[None]:
     """One bad batch, and its whole range is set aside."""
     real = SimulatedWork.probe
 
-    def probe(self: SimulatedWork, descriptors: Sequence[Any]) -> Sequence[Failure]:
-        found = real(self, descriptors)
-        return [replace(found[0], sequence=descriptor.sequence) for descriptor in descriptors] if found else found
+    def probe(self: SimulatedWork, part: Group, seen: Any) -> Sequence[Failure]:
+        found = [failure for failure in real(self, part, seen) if failure.index is None]
+        return [replace(found[0], sequence=d.sequence) for d in part.descriptors] if found else found
 
     with patch.object(SimulatedWork, "probe", probe):
         yield
@@ -205,10 +211,70 @@ def lost_executors_are_blamed_on_batches() -> Iterator[None]:
     """A batch is set aside because the machine that read it, or the way to the store, failed."""
     real = SimulatedWork.probe
 
-    def probe(self: SimulatedWork, descriptors: Sequence[Any]) -> Sequence[Failure]:
-        return [replace(failure, kind="data") for failure in real(self, descriptors)]
+    def probe(self: SimulatedWork, part: Group, seen: Any) -> Sequence[Failure]:
+        return [replace(failure, kind="data") for failure in real(self, part, seen)]
 
     with patch.object(SimulatedWork, "probe", probe):
+        yield
+
+
+@mutant("loader", sees=GIVEN_UP)
+def lost_executors_are_blamed_on_entries() -> Iterator[None]:
+    """A trial fails because a machine was lost, and the entry in it is set aside at once."""
+    real = Search._blame
+
+    def blame(self: Search, part: Group, trouble: Trouble) -> None:
+        with patch.object(Search, "_check_the_machines", _accept), patch.object(Search, "_attempt", lambda *_: trouble):
+            real(self, part, trouble)
+
+    with (
+        patch.object(SimulatedWork, "trouble", lambda _self, error: Trouble(repr(error), "data")),
+        patch.object(Search, "_blame", blame),
+    ):
+        yield
+
+
+@mutant("loader", sees=STUCK)
+def only_reading_is_tried() -> Iterator[None]:
+    """What cannot be fetched is found, and nothing else is looked for."""
+
+    def run(self: Search) -> Verdict:
+        self._lab.attempt = lambda _part: None  # type: ignore[method-assign]
+        failures = self._lab.probe(self._whole)
+        if isinstance(failures, Trouble) or any(failure.kind == "infra" for failure in failures):
+            raise Undecided("not now")
+        return Verdict({failure.sequence: failure.error for failure in failures if failure.index is None})
+
+    with patch.object(Search, "run", run):
+        yield
+
+
+@mutant("loader", sees=LOST)
+def isolated_entries_are_forgotten() -> Iterator[None]:
+    """They are left out of the tables, and are not among the dead letters either."""
+    real = SimulatedWork._entries
+
+    def entries(self: SimulatedWork, part: Group, descriptor: Any) -> Iterator[tuple[int, bytes, bool]]:
+        return (found for found in real(self, part, descriptor) if not found[2])
+
+    with patch.object(SimulatedWork, "_entries", entries):
+        yield
+
+
+@mutant("loader", sees=STUCK)
+def tables_are_written_after_the_split() -> Iterator[None]:
+    """A table says what it has against a row only when nothing can be decided any more."""
+    real_stage, real_commit = SimulatedTarget._write_files, SimulatedTarget.commit
+
+    def commit(self: SimulatedTarget, files: SimulatedFiles) -> Commit:
+        if files.content is not None:
+            real_stage(self, files.content.rows, files.txn, files.seen)
+        return real_commit(self, files)
+
+    with (
+        patch.object(SimulatedTarget, "_write_files", lambda *_: None),
+        patch.object(SimulatedTarget, "commit", commit),
+    ):
         yield
 
 
@@ -231,32 +297,32 @@ def ack_before_commit() -> Iterator[None]:
 @mutant("loader", sees=f"{FALSE_ALARM}|{STUCK}|{LOST}|{TWICE}")
 def committed_is_cached() -> Iterator[None]:
     """The position of a table is read once per process and kept, moved on by its own appends alone."""
-    real_committed, real_append = SimulatedTarget.committed, SimulatedTarget.append
+    real_look, real_commit = SimulatedTarget.look, SimulatedTarget.commit
 
-    def committed(self: Any, app_id: str) -> int | None:
+    def look(self: Any, app_id: str) -> TableState:
         if not hasattr(self, "cached"):
-            self.cached = real_committed(self, app_id)
+            self.cached = real_look(self, app_id)
         return self.cached
 
-    def append(self: Any, rows: Any, *, last: int, **facts: Any) -> Any:
-        result = real_append(self, rows, last=last, **facts)
-        self.cached = last
-        return result
+    def commit(self: Any, files: SimulatedFiles) -> Commit:
+        done = real_commit(self, files)
+        self.cached = replace(done.after, position=files.txn.last)
+        return replace(done, after=self.cached)
 
-    with patch.object(SimulatedTarget, "committed", committed), patch.object(SimulatedTarget, "append", append):
+    with patch.object(SimulatedTarget, "look", look), patch.object(SimulatedTarget, "commit", commit):
         yield
 
 
 @mutant("loader", sees=LOST)
 def one_table_speaks_for_all() -> Iterator[None]:
     """The position is the largest of the tables', not the least."""
-    real = LoadProtocol._positions
+    real = checks.positions
 
-    def most(self: LoadProtocol, app_id: str) -> list[int]:
-        positions = real(self, app_id)
+    def most(tables: Mapping[str, TableState]) -> list[int]:
+        positions = real(tables)
         return [max(positions)] * len(positions)
 
-    with patch.object(LoadProtocol, "_positions", most):
+    with patch.object(checks, "positions", most):
         yield
 
 
@@ -278,14 +344,14 @@ def lost_commit_is_trusted() -> Iterator[None]:
 @mutant("loader", sees=FALSE_ALARM)
 def no_second_look_at_the_tables() -> Iterator[None]:
     """After entering, the loader does not ask the tables again whether its predecessor got further."""
-    real = LoadProtocol._positions
+    real = LoadProtocol._look_at_all
 
-    def look_once(self: Any, app_id: str) -> list[int]:
+    def look_once(self: Any, app_id: str) -> dict[str, TableState]:
         if self.consumer is not None:
             return real(self, app_id)
         if not hasattr(self, "looked"):
             self.looked = real(self, app_id)
         return self.looked
 
-    with patch.object(LoadProtocol, "_positions", look_once):
+    with patch.object(LoadProtocol, "_look_at_all", look_once):
         yield

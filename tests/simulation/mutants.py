@@ -1,7 +1,8 @@
 """Deliberate breaks of the protocol, each a small patch over the production code. The simulator must find them all.
 
 A mutant takes one rule away and says what the simulator should see then. Patching production code from outside is
-the point here: it has no switches for this. The breaks themselves are in `queue_mutants` and `loader_mutants`.
+the point here: it has no switches for this. The breaks themselves are in `queue_mutants`, `client_mutants` and
+`loader_mutants`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FALSE_ALARM = r"ended with[\s\S]*(SequenceGap|LedgerLost|ManifestLost|QueueBehin
 """Nothing is lost, but an operator is called, and without one nothing goes on."""
 FALSE_WORD = r"said to be durable|was told that it would not|but its producer got"
 """A producer was told something that is not so."""
-GIVEN_UP = r"gave up batch|but it can be read"
+GIVEN_UP = r"gave up batch|gave up entry|but it can be read"
 """A batch that can be read is treated as one that cannot."""
 NOT_THE_OWNER = r"belongs to"
 
@@ -29,14 +30,18 @@ class Mutant:
     """Where it matters; elsewhere nothing would change."""
     sees: str
     apply: Callable[[], AbstractContextManager[None]]
+    within: int = 2000
+    """How many seeds may pass before it is seen: more where it takes a rare meeting of several actors."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(*worlds: str, sees: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
+def mutant(
+    *worlds: str, sees: str, within: int = 2000
+) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def register(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        MUTANTS[make.__name__] = Mutant(frozenset(worlds), sees, contextmanager(make))
+        MUTANTS[make.__name__] = Mutant(frozenset(worlds), sees, contextmanager(make), within)
         return make
 
     return register

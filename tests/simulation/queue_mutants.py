@@ -8,10 +8,14 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from buffer import commit, gc, position, queue
-from buffer.cas import Snapshot
+from buffer import queue
+from buffer.cas import CasObject, Snapshot
+from buffer.consume import cursor as position
 from buffer.errors import StorageError
+from buffer.fenced import FencedObject
+from buffer.gc import collector as gc
 from buffer.manifest import Manifest
+from buffer.produce import append as commit
 from buffer.queue import QueueConsumer, QueueProducer, Verdict
 from buffer.store.base import Lost, Outcome, Unknown, Won
 from tests.simulation.mutants import FALSE_ALARM, FALSE_WORD, LOST, NOT_THE_OWNER, TWICE, mutant
@@ -26,18 +30,17 @@ def lost_claim_is_trusted() -> Iterator[None]:
     def claim(self: QueueConsumer, last_acked: int | None = None) -> Manifest:
         wanted: int | None = None
 
-        def change(seen: Snapshot) -> bytes | None:
+        def decide(manifest: Manifest, sent: bool) -> Manifest:
             nonlocal wanted
-            manifest = self._parse(seen)
-            if wanted is not None and manifest.epoch == wanted:
-                return None
+            if sent and manifest.epoch == wanted:
+                return manifest
             if last_acked is not None:
                 manifest = manifest.dequeue(last_acked)
             claimed = manifest.claim()
             wanted = claimed.epoch
-            return claimed.to_bytes()
+            return claimed
 
-        claimed = self._parse(self._cas.update(change))
+        claimed = self._object.update(decide).after
         self.epoch = claimed.epoch
         return claimed
 
@@ -49,10 +52,23 @@ def lost_claim_is_trusted() -> Iterator[None]:
 def dequeue_without_epoch() -> Iterator[None]:
     """A fenced consumer's ack goes through."""
 
-    def owned(self: QueueConsumer, seen: Snapshot) -> Manifest:
-        return self._parse(seen)
+    def owned(self: FencedObject[Any, Any], value: Any, epoch: int | None) -> Any:
+        return value if self._what == "queue" else real(self, value, epoch)
 
-    with patch.object(QueueConsumer, "_owned", owned):
+    real = FencedObject.owned
+    with patch.object(FencedObject, "owned", owned):
+        yield
+
+
+@mutant("queue", "loader", sees=r"rewrote the queue|wrote epoch \d+ over")
+def memory_replaces_what_is_there() -> Iterator[None]:
+    """A write made from memory goes through although others wrote since: what they wrote is gone."""
+
+    def write(self: CasObject, change: Callable[[Snapshot], bytes | None]) -> Outcome | None:
+        data = change(self._last) if self._last.version is not None else None
+        return None if data is None else self.write(self.read(), data)
+
+    with patch.object(CasObject, "_write_from_memory", write):
         yield
 
 
@@ -124,6 +140,13 @@ def never_renamed() -> Iterator[None]:
         patch.object(commit.Committer, "_upload_stale_again", fresh),
         patch.object(QueueProducer, "_is_stale", lambda *_: False),
     ):
+        yield
+
+
+@mutant("collection", sees=FALSE_WORD)
+def late_win_is_believed() -> Iterator[None]:
+    """An append that landed after days counts as durable without a look at its objects."""
+    with patch.object(commit, "safe_until_s", lambda *_: float("inf")):
         yield
 
 

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
-from buffer.batch import encode_batch
+from buffer.codec.batch import encode_batch
 from buffer.config import ConsumerConfig
-from buffer.errors import ContentionError, CorruptBatch
-from buffer.ledger import Blocked as BlockedState
+from buffer.errors import ContentionError, CorruptBatch, LedgerLost
+from buffer.ledger.plan import Blocked as BlockedState
 from buffer.queue import QueueProducer
 from buffer.testing.simulator import Actor, Host, Record, Weather, World
 from buffer.testing.simulator.world import MANIFEST_PATH
-from buffer_delta.contracts import Rules
+from buffer_delta.delta.state import TableState
+from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import Blocked, RouteChanged
-from buffer_delta.journal import Journal
-from buffer_delta.protocol import LoadProtocol
-from buffer_delta.testing.delta_log import SimulatedTarget
+from buffer_delta.load.isolate import Search
+from buffer_delta.load.plans import Plans
+from buffer_delta.load.ports import Rules
+from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.retry import PASSING
+from buffer_delta.testing.delta_log import RowRefused, SimulatedFiles, SimulatedTarget
 from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
 
@@ -35,7 +40,7 @@ class Story(Actor):
         super().__init__(world, name)
         names = ["main", self.dead_letters] if self.dead_letters else ["main"]
         self.tables = Tables(world, names, self.dead_letters)
-        self.poison = Poison(world.scheduler, Random(0), mended_at_s=float("inf"), chance=1.0)
+        self.poison = Poison(world.scheduler, Random(0), fixed_at_s=float("inf"), chance=1.0)
         self.is_told = False
 
     @property
@@ -54,15 +59,20 @@ class Story(Actor):
         raise NotImplementedError
 
     def loader(
-        self, host: Host, reached: Callable[[str], None] = lambda _: None, routing: str = ROUTINGS[0]
+        self, host: Host, reached: Callable[[str], None] = lambda _: None, routing: str = ROUTINGS[0], **rules: Any
     ) -> LoadProtocol:
         return LoadProtocol(
             ConsumerConfig(store=host.store, gc_enabled=False),
             host.store,
-            [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
+            [SimulatedTarget(self.world, host, log, self.poison.refuses) for log in self.tables.logs],
             SimulatedWork(host, self.tables, self.poison, routing),
             host.clock,
-            Rules(max_delivery_attempts=1, dlq_strategy="skip" if self.dead_letters else "block"),
+            Rules(
+                max_delivery_attempts=1,
+                dlq_strategy="skip" if self.dead_letters else "block",
+                has_dead_letters=self.dead_letters is not None,
+                **rules,
+            ),
             reached=reached,
         )
 
@@ -88,14 +98,14 @@ def test_should_notice_a_block_that_came_between_its_look_and_its_claim() -> Non
             first.open()
             with pytest.raises(CorruptBatch):
                 step(first)
-            real = Journal.enter
+            real = Plans.enter
 
-            def enter_late(journal: Journal, *args: Any) -> Any:
-                with patch.object(Journal, "enter", real), pytest.raises(Blocked):
+            def enter_late(journal: Plans, *args: Any) -> Any:
+                with patch.object(Plans, "enter", real), pytest.raises(Blocked):
                     step(first)
                 return real(journal, *args)
 
-            with patch.object(Journal, "enter", enter_late), pytest.raises(Blocked):
+            with patch.object(Plans, "enter", enter_late), pytest.raises(Blocked):
                 second.open()
 
     tell(BlockedMeanwhile)
@@ -110,13 +120,13 @@ def test_should_stop_when_it_is_unknown_whether_the_block_was_written() -> None:
             loader.open()
             with pytest.raises(CorruptBatch):
                 step(loader)
-            real = Journal.block
+            real = Plans.block
 
-            def block(journal: Journal, epoch: int, blocked: BlockedState) -> None:
+            def block(journal: Plans, epoch: int, blocked: BlockedState) -> None:
                 real(journal, epoch, blocked)
                 raise ContentionError("gave up", location=journal.location, attempts=1)
 
-            with patch.object(Journal, "block", block), pytest.raises(Blocked):
+            with patch.object(Plans, "block", block), pytest.raises(Blocked):
                 step(loader)
 
     tell(AnswerLost)
@@ -188,3 +198,188 @@ def test_should_not_decide_while_a_batch_could_not_be_looked_at() -> None:
             assert sorted(step(loader).plan.quarantined) == [0, 1]
 
     tell(HalfBlind)
+
+
+def test_should_not_take_a_table_for_replaced_that_was_created_after_its_look() -> None:
+    """It looks, and stalls; another loader creates the table, loads a range and plans the next one; then it reads the
+    plan, which names a table where it has seen none."""
+
+    class CreatedMeanwhile(Story):
+        batches = 2
+
+        def tell(self, host: Host) -> None:
+            def die(at: str) -> None:
+                if at == "planned" and first.committed == 0:
+                    raise KeyboardInterrupt
+
+            first, second = self.loader(host, die), self.loader(host)
+            real, looks = LoadProtocol._look_at_all, []
+
+            def look(loader: LoadProtocol, app_id: str) -> Any:
+                found = real(loader, app_id)
+                looks.append(loader)
+                if looks == [second]:
+                    first.open()
+                    assert first.step(lambda _: 1, 1) is not None
+                    with pytest.raises(KeyboardInterrupt):
+                        first.step(lambda _: 1, 1)
+                return found
+
+            with patch.object(LoadProtocol, "_look_at_all", look), patch.object(self.poison, "strikes", lambda: False):
+                second.open()
+                assert step(second).plan.last == 1
+
+    tell(CreatedMeanwhile)
+
+
+def test_should_search_again_in_a_single_table_after_an_operator_gave_something_up() -> None:
+    """Else a second bad record, which the first had hidden or which a new constraint forbids, would stop the loader for
+    ever: the split stands in the plan already."""
+
+    class Another(Story):
+        batches = 2
+
+        def tell(self, host: Host) -> None:
+            self.world.queue.may_dequeue.clear()  # what was given up is nowhere, for there are no dead letters
+            entries = [Record("q", 0, 1, 0, "a").to_bytes(), Record("q", 1, 1, 1, "t").to_bytes()]
+            location = f"ingest/{host.clock.new_ulid()}.batch"
+            host.store.put(location, encode_batch(entries))
+            QueueProducer(host.store, MANIFEST_PATH, host.clock).append_locations([(location, ())])
+            journal = Plans(host.store, MANIFEST_PATH, host.clock)
+
+            def blocked(loader: LoadProtocol) -> BlockedState:
+                loader.open()
+                for _ in range(2):
+                    with pytest.raises((CorruptBatch, RowRefused, Blocked)):
+                        step(loader)
+                released = journal.unblock(skip=True)
+                assert released is not None
+                return released
+
+            with patch.object(self.poison, "refuses", lambda _row, _rules: False):
+                found = blocked(self.loader(host))
+            assert (sorted(found.batches), found.entries) == ([0, 1], {})
+            found = blocked(self.loader(host))
+            assert (sorted(found.batches), list(found.entries[2].values())) == ([0, 1], ["1"])
+            loader = self.loader(host)
+            loader.open()
+            assert step(loader).plan.last == 2
+            assert [(row.sequence, row.index) for row in self.tables.logs[0].commits[-1].rows] == [(2, 0)]
+
+    tell(Another)
+
+
+def test_should_search_on_in_several_tables_after_an_operator_gave_up_what_was_found_so_far() -> None:
+    """Where the search is given up, each `unblock --skip` gets further; else the range is stuck for good, for the split
+    of the first one stands in the plan."""
+
+    class Many(Story):
+        dead_letters = "dead letters"
+        batches = 0
+
+        def tell(self, host: Host) -> None:
+            for key in range(8):  # each is refused by its table
+                location = f"ingest/{host.clock.new_ulid()}.batch"
+                host.store.put(location, encode_batch([Record("p", key, 1, key, "t").to_bytes()]))
+                QueueProducer(host.store, MANIFEST_PATH, host.clock).append_locations([(location, ())])
+            blocks = []
+            for _ in range(8):
+                loader = self.loader(host)
+                loader.open()
+                try:
+                    done = step(loader)
+                except RowRefused:
+                    try:
+                        done = step(loader)
+                    except Blocked as error:
+                        blocks.append(len(error.entries))
+                        assert Plans(host.store, MANIFEST_PATH, host.clock).unblock(skip=True) is not None
+                        continue
+                break
+            assert len(blocks) > 1, "one was not enough"
+            assert all(blocks), "each of them names something"
+            assert sorted(done.plan.entries) == list(range(8))
+            assert [len(log.commits[-1].rows) for log in self.tables.logs] == [0, 8]
+
+    with patch.object(Search.__init__, "__kwdefaults__", {"trials_max": 12}):
+        tell(Many)
+
+
+def test_should_load_at_the_next_attempt_after_an_older_loader_created_the_table_first() -> None:
+    """It stages for a table that is not there; the older one, which had staged before it was fenced, commits."""
+
+    class CreatedFirst(Story):
+        def tell(self, host: Host) -> None:
+            def stall(at: str) -> None:
+                if at == "decoded":
+                    raise KeyboardInterrupt
+
+            real, older = SimulatedTarget.stage, []
+
+            def stage(target: SimulatedTarget, rows: Any, txn: Txn, seen: TableState) -> SimulatedFiles:
+                if seen.version is None and not older:  # both have looked
+                    older.append(replace(txn, epoch=first.epoch))
+                    real(target, rows, older[0], seen).commit()
+                return real(target, rows, txn, seen)
+
+            first, second = self.loader(host, stall), self.loader(host)
+            with patch.object(self.poison, "strikes", lambda: False):
+                first.open()
+                with pytest.raises(KeyboardInterrupt):
+                    step(first)
+                second.open()
+                with patch.object(SimulatedTarget, "stage", stage), pytest.raises(PASSING):
+                    step(second)
+                done = step(second)
+            assert (done.plan.last, done.commits) == (0, {})
+            assert [row.sequence for commit in self.tables.logs[0].commits for row in commit.rows] == [0]
+
+    tell(CreatedFirst)
+
+
+def test_should_not_adopt_a_range_whose_split_is_forgotten() -> None:
+    """A batch is set aside, the main table has its part of the range, the ledger is lost before the dead letters have
+    theirs. If the batch can be read by then it would be in neither."""
+
+    class SplitForgotten(Story):
+        dead_letters = "dead letters"
+
+        def tell(self, host: Host) -> None:
+            def die(at: str) -> None:
+                if at == "committed main":
+                    raise KeyboardInterrupt
+
+            first = self.loader(host, die)
+            first.open()
+            with pytest.raises(CorruptBatch):
+                step(first)
+            with pytest.raises(KeyboardInterrupt):
+                step(first)
+            place = Plans(host.store, MANIFEST_PATH, host.clock).location
+            lost = host.store.get(place).data
+            host.store.delete_many([place])
+            adopting = {"adopt": True, "app_id": first.app_id}
+            with patch.object(self.poison, "strikes", lambda: False):
+                with pytest.raises(LedgerLost, match=r"batches 0\.\.0 .* Put that ledger back") as refused:
+                    self.loader(host, **adopting).open()
+                assert (refused.value.first, refused.value.last) == (0, 0)
+                assert Plans(host.store, MANIFEST_PATH, host.clock).read() is None, "nothing has changed"
+                self.ends(host, place, lost, adopting)
+
+        def ends(self, host: Host, place: str, lost: bytes, adopting: dict[str, Any]) -> None:
+            host.store.put(place, lost)
+            second = self.loader(host, **adopting)
+            second.open()
+            assert list(step(second).plan.quarantined) == [0]
+            assert [len(log.commits[-1].rows) for log in self.tables.logs] == [0, 1]
+
+    class LossAccepted(SplitForgotten):
+        def ends(self, host: Host, place: str, lost: bytes, adopting: dict[str, Any]) -> None:
+            self.world.queue.may_dequeue.clear()
+            second = self.loader(host, **adopting, accept_gaps=True)
+            second.open()
+            assert step(second).plan.last == 0
+            assert [len(log.commits[-1].rows) for log in self.tables.logs] == [0, 0]
+
+    tell(SplitForgotten)
+    tell(LossAccepted)

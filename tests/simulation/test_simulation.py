@@ -22,7 +22,7 @@ SEEDS = 300
 FIRST = 1_000_000  # away from the seeds of `make simulate`, so that the two do not repeat each other
 
 
-KINDS = ("queue", "collection", "loader")
+KINDS = ("queue", "collection", "clients", "loader")
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,12 @@ def test_should_have_reached_what_the_promises_are_about(outcomes: dict[str, Out
         "batch settled: ContentionError",
         "batch settled: Durable",
         "batches collected",
+        "call settled: IdempotencyConflict",
+        "call settled: ProducerStopped",
+        "conflict: in_queue=None",
+        "conflict: in_queue=True",
+        "dequeued by a foreign reader",
+        "marks lost",
         "batches collected beside a consumer",
         "collectors fenced",
         "commits in conflict",

@@ -10,7 +10,7 @@ from typing import Any
 
 from buffer.config import GcConfig
 from buffer.errors import StorageError
-from buffer.gc import Collector
+from buffer.gc.collector import Collector
 from tests.crash.processes import on_end_of_input, say
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from buffer.errors import BufferQueueError, StorageError
-from buffer.gc import batch_ulid, ulid_time_ms
-from buffer.status import queue_status
+from buffer.inspect.status import queue_status
+from buffer.names import batch_ulid, ulid_time_ms
 from buffer.store import Store, open_store
-from tests.consumer_support import ulid_at
+from tests.consume.consumer_support import ulid_at
 from tests.crash.delta_files import DeltaFiles
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict, judge

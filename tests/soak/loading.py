@@ -13,8 +13,8 @@ import traceback
 from typing import Any
 
 from buffer_delta.config import LoaderConfig
-from buffer_delta.loader import Loader
-from buffer_delta.session import spark_session
+from buffer_delta.load.loader import Loader
+from buffer_delta.spark.session import spark_session
 from tests.crash.processes import on_end_of_input, say
 
 HEAP_EVERY_S = 15.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from buffer_delta.session import spark_session
+from buffer_delta.spark.session import spark_session
 
 _SLOW_TO_START = {"spark", "pair"}
 """Fixtures that start Spark: tests that share one run in the same process."""

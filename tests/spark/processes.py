@@ -18,11 +18,13 @@ ANSWER_TIMEOUT_S = 120  # a Spark start on two busy cores; a hang must end the t
 class LoaderProcess:
     """One loader process. `start` it with a command, `wait_for` what it says, `freeze`, `thaw` or `kill` it."""
 
+    PROGRAM = "loader_process.py"
+
     def __init__(self, folder: Path) -> None:
         self.log = folder / f"loader-{os.urandom(3).hex()}.log"
         with self.log.open("w") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("loader_process.py"))],
+                [sys.executable, str(Path(__file__).with_name(self.PROGRAM))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -10,7 +10,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from buffer.config import ProducerConfig
-from buffer.producer import Producer
+from buffer.produce.producer import Producer
+
+STARVED = "Python worker failed to connect back"
+"""What a query dies of where a Python process needs more than Spark's ten seconds to start: start the query again."""
 
 
 def produce(store: str | Path, batches: Iterable[Sequence[bytes]], **settings: Any) -> int:

@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from buffer.status import read_manifest
+from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
+from buffer_delta.delta.txn import Txn
 
 DEMO_TIMEOUT_S = 280
 
@@ -27,10 +28,10 @@ def test_should_have_every_event_exactly_once_after_a_kill_in_the_middle_of_a_co
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(done.stdout)
     assert (result["produced"], result["loaded"], result["duplicates"], result["missing"]) == (3000, 3000, 0, 0)
-    notes = [json.loads(commit["userMetadata"]) for commit in reversed(result["history"]) if commit["userMetadata"]]
-    assert [note["epoch"] for note in notes[:2]] == [1, 1]
-    assert {note["epoch"] for note in notes[2:]} == {2}
-    firsts, lasts = [note["first"] for note in notes], [note["last"] for note in notes]
+    notes = [txn for commit in reversed(result["history"]) if (txn := Txn.from_note(commit["userMetadata"]))]
+    assert [note.epoch for note in notes[:2]] == [1, 1]
+    assert {note.epoch for note in notes[2:]} == {2}
+    firsts, lasts = [note.first for note in notes], [note.last for note in notes]
     assert firsts == [0, *(last + 1 for last in lasts[:-1])]
     assert len(result["rows"]) == 5
     queue = read_manifest(open_store(str(tmp_path / "demo/queue")), "ingest/manifest")

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from buffer_delta import history
-from buffer_delta.contracts import Rewrite
-from buffer_delta.history import find_rewrite
+from buffer_delta.delta import history
+from buffer_delta.delta.history import find_rewrite
+from buffer_delta.delta.state import Rewrite
+from buffer_delta.delta.txn import Txn
 
 APP = "buffer/01TEST"
 
@@ -23,8 +24,7 @@ class History:
         self.reads = 0
 
     def ours(self, last: int, app_id: str = APP) -> int:
-        note = json.dumps({"app_id": app_id, "first": 0, "last": last, "epoch": 1, "entries": 1})
-        return self.add("WRITE", {"mode": "Append"}, note)
+        return self.add("WRITE", {"mode": "Append"}, Txn(app_id, 0, last, epoch=1, entries=1).to_note())
 
     def add(self, operation: str, parameters: dict[str, Any] | None = None, note: str | None = None) -> int:
         self.commits.append(
@@ -150,3 +150,29 @@ def test_should_not_look_back_without_end(
     assert table.rewrite(9) is None
     assert table.reads == 10
     assert "not looking further back" in caplog.text
+
+
+def test_should_read_the_note_that_it_writes() -> None:
+    txn = Txn(APP, 10, 20, epoch=3, entries=11)
+    assert json.loads(txn.to_note()) == {"app_id": APP, "first": 10, "last": 20, "epoch": 3, "entries": 11}
+    assert Txn.from_note(txn.to_note()) == txn
+    assert Txn.from_note(Txn(APP, 0, 0, epoch=1).to_note()) == Txn(APP, 0, 0, epoch=1, entries=None)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        None,
+        "",
+        "a note in words",
+        "[1, 2]",
+        "7",
+        '{"app_id": "a"}',
+        '{"app_id": 7, "first": 0, "last": 1, "epoch": 1}',
+        '{"app_id": "a", "first": 0, "last": "1", "epoch": 1}',
+        '{"app_id": "a", "first": 0, "last": true, "epoch": 1}',
+        '{"app_id": "a", "first": 0, "last": 1, "epoch": 1, "entries": "all"}',
+    ],
+)
+def test_should_not_take_other_notes_for_ours(note: str | None) -> None:
+    assert Txn.from_note(note) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from buffer.consumer import Consumer
+from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, StorageError
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
-from buffer_delta.loader import Loader
-from buffer_delta.progress import Progress
+from buffer_delta.delta.txn import Txn
+from buffer_delta.load.loader import Loader
+from buffer_delta.load.progress import Progress
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -45,10 +45,10 @@ def load(spark: SparkSession, queue: Path, table: Path, **settings: Any) -> Prog
     return Loader(spark, config(queue, table, **settings)).run(available_now=True)
 
 
-def history(spark: SparkSession, table: Path) -> list[dict[str, Any]]:
+def history(spark: SparkSession, table: Path) -> list[Txn]:
     """The stories that our commits told, oldest first."""
     rows = DeltaTable.forPath(spark, str(table)).history().orderBy("version").collect()
-    return [json.loads(row.userMetadata) for row in rows if row.userMetadata]
+    return [txn for row in rows if (txn := Txn.from_note(row.userMetadata))]
 
 
 def test_should_load_a_queue_exactly_once_with_provenance(spark: SparkSession, queue: Path, table: Path) -> None:
@@ -87,8 +87,8 @@ def test_should_tell_the_story_in_the_history(spark: SparkSession, queue: Path, 
     produce(queue, numbered(5))
     load(spark, queue, table, max_batches_per_commit=2, app_id="my-app")
     story = history(spark, table)
-    assert [(h["first"], h["last"], h["entries"]) for h in story] == [(0, 1, 2), (2, 3, 2), (4, 4, 1)]
-    assert {(h["app_id"], h["epoch"]) for h in story} == {("my-app", 1)}
+    assert [(txn.first, txn.last, txn.entries) for txn in story] == [(0, 1, 2), (2, 3, 2), (4, 4, 1)]
+    assert {(txn.app_id, txn.epoch) for txn in story} == {("my-app", 1)}
 
 
 def test_should_keep_a_commit_within_max_bytes(spark: SparkSession, queue: Path, table: Path) -> None:
@@ -167,17 +167,24 @@ def test_should_notice_that_delta_skipped_the_commit(
     assert (left.first_sequence, left.next_sequence) == (2, 4), "what was not loaded is not acked"
 
 
-def test_should_tell_its_progress_even_if_the_lag_cannot_be_read(
+def test_should_tell_its_lag_without_another_look_at_the_queue(
     spark: SparkSession, queue: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A store that does not answer after the ack must not hide that the range is loaded."""
+
     def no_answer(_self: Consumer) -> int:
         raise StorageError("the store does not answer")
 
-    produce(queue, numbered(2))
+    produce(queue, numbered(3))
+    loader = Loader(spark, config(queue, table, max_batches_per_commit=2))
     monkeypatch.setattr(Consumer, "__len__", no_answer)
-    progress = load(spark, queue, table)
+    monkeypatch.setattr(Consumer, "lag_seconds", no_answer)
+    monkeypatch.setattr(Consumer, "manifest", no_answer)
+    progress = loader.run_once()
+    loader.close()
     assert progress is not None
-    assert (progress.last, progress.rows) == (1, 20)
+    assert (progress.last, progress.rows, progress.lag_batches) == (1, 20, 1)
+    assert 0 < progress.lag_seconds < 3600
 
 
 def test_should_create_the_table_as_asked(spark: SparkSession, queue: Path, table: Path) -> None:

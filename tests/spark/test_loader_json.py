@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from buffer_delta.config import LoaderConfig
-from buffer_delta.loader import Loader
-from buffer_delta.progress import Progress
+from buffer_delta.load.loader import Loader
+from buffer_delta.load.progress import Progress
 from tests.spark.queues import produce
 
 pytestmark = pytest.mark.spark
@@ -102,3 +102,32 @@ def test_should_keep_unknown_fields_in_rescued_data_with_a_given_schema(spark: S
     assert plain._rescued_data is None
     assert json.loads(rich._rescued_data) == {"more": {"x": [1, None]}}
     assert "more" not in rich
+
+
+def test_should_keep_a_table_readable_whatever_the_names_and_the_depth(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark cannot read a table with a name of 50,000 characters, nor one whose schema has 20 million."""
+    deep: Any = 1
+    for _ in range(90):
+        deep = {"d": [deep]}
+    hostile = [
+        {"id": 1, **{f"{i:03d}" + "n" * 25_000: i for i in range(850)}},
+        {"id": 2, "x" * 51_000: 1},
+        {"id": 3, "ſ": 1, "S": 2, "\u212a": 3, "k": 4, "\u0130": 5, "i": 6, "nest": {"ς": 7, "Σ": 8}},
+        {"id": 4, "deep": deep},
+        {"id": 5, "l": [{f"k{i}": 1} for i in range(2000)]},
+        {"id": 6, "e": {"p": "oops"}},
+    ]
+    put(tmp_path, {"id": 0})
+    load(spark, tmp_path, format="json")
+    put(tmp_path, *hostile)
+    load(spark, tmp_path, format="json")
+    put(tmp_path, {"id": 7})
+    load(spark, tmp_path, format="json")
+    found = rows(spark, tmp_path)
+    assert [row.id for row in found] == list(range(8))
+    rescued = {row.id: json.loads(row._rescued_data or "{}") for row in found}
+    assert rescued[1] == {name: value for name, value in hostile[0].items() if name != "id"}
+    assert rescued[2] == {"x" * 51_000: 1}
+    assert rescued[3] == {"S": 2, "k": 4, "i": 6, "nest": {"Σ": 8}}
+    assert rescued[4] == {"deep": deep}
+    assert found[3]["nest"]["ς"] == 7

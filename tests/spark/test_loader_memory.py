@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from buffer_delta.config import LoaderConfig
-from buffer_delta.loader import Loader
+from buffer_delta.load.loader import Loader
 from tests.spark.queues import numbered, produce
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]

@@ -15,8 +15,11 @@ from buffer.errors import BufferQueueError, InvalidConfig, LedgerLost, ManifestL
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
+from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.writers.base import Prepared, Staged
+from buffer_delta.delta.writers.spark import Fast
 from buffer_delta.errors import LedgerBehind, QueueBound, SequenceGap, TableReplaced, TableRewritten
-from buffer_delta.loader import Loader
+from buffer_delta.load.loader import Loader
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -25,6 +28,7 @@ MANIFEST = "ingest/manifest"
 LEDGER = "ingest/manifest.ledger"
 
 Load = Callable[..., Any]
+Make = Callable[..., Loader]
 
 
 @pytest.fixture
@@ -38,8 +42,8 @@ def table(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def load(spark: SparkSession, queue: Path, table: Path) -> Load:
-    def load(reached: Callable[[str], None] | None = None, **settings: Any) -> Any:
+def make(spark: SparkSession, queue: Path, table: Path) -> Make:
+    def make(reached: Callable[[str], None] | None = None, **settings: Any) -> Loader:
         settings = {
             "store": str(queue),
             "table": str(table),
@@ -47,7 +51,15 @@ def load(spark: SparkSession, queue: Path, table: Path) -> Load:
             "gc_enabled": False,
             **settings,
         }
-        return Loader(spark, LoaderConfig(**settings), reached=reached).run(available_now=True)
+        return Loader(spark, LoaderConfig(**settings), reached=reached)
+
+    return make
+
+
+@pytest.fixture
+def load(make: Make) -> Load:
+    def load(**settings: Any) -> Any:
+        return make(**settings).run(available_now=True)
 
     return load
 
@@ -101,6 +113,15 @@ def test_should_refuse_one_table_under_two_names(
     assert not table.exists()
 
 
+def test_should_refuse_one_table_through_a_link(queue: Path, table: Path, tmp_path: Path, load: Load) -> None:
+    """A routed record was dropped: the second name's position was the first one's."""
+    produce(queue, numbered(1))
+    table.mkdir()
+    (tmp_path / "link").symlink_to(table)
+    more = {"route_by": "id", "routes": {"1": str(tmp_path / "link")}}
+    refused(queue, load, InvalidConfig, "the same table", **more)
+
+
 def test_should_refuse_a_catalog_table_beside_its_own_name(spark: SparkSession, queue: Path, load: Load) -> None:
     produce(queue, numbered(1))
     refused(queue, load, InvalidConfig, "the same table", table="two_names", dead_letters="default.Two_Names")
@@ -135,21 +156,25 @@ def test_should_refuse_a_manifest_of_an_earlier_claim(queue: Path, tmp_path: Pat
     refused(queue, load, ManifestLost, "epoch 2")
 
 
-def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(queue: Path, tmp_path: Path, load: Load) -> None:
+def test_should_not_ack_batches_that_took_the_place_of_the_loaded_ones(queue: Path, tmp_path: Path, make: Make) -> None:
     """The manifest is put back while the loader commits, and producers go on from there."""
     produce(queue, numbered(1))
+    backup = tmp_path / "backup"
 
     def put_back(step: str) -> None:
-        if step == "entered":
-            shutil.copy(queue / MANIFEST, tmp_path / "backup")
+        if step == "acked":
+            shutil.copy(queue / MANIFEST, backup)
             produce(queue, numbered(2, start=10))
-        elif step == "decoded":
-            shutil.copy(tmp_path / "backup", queue / MANIFEST)
+        elif step == "decoded" and backup.exists():
+            shutil.copy(backup, queue / MANIFEST)
             produce(queue, numbered(5, start=100))
 
+    loader = make(reached=put_back)
+    assert loader.run_once() is not None
     with pytest.raises(ManifestLost, match="sequence 2 of"):
-        load(reached=put_back)
-    assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
+        loader.run_once()
+    loader.close()
+    assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 1
 
 
 def test_should_refuse_a_manifest_that_is_gone(queue: Path, load: Load) -> None:
@@ -307,22 +332,59 @@ def test_should_notice_that_rows_were_taken_back_while_it_runs(
         running.run_once()
 
 
+@pytest.mark.parametrize("how", ["RESTORE", "overwrite"])
 def test_should_notice_that_rows_were_taken_back_while_a_range_was_decoded(
-    spark: SparkSession, queue: Path, table: Path, load: Load
+    spark: SparkSession, queue: Path, table: Path, load: Load, how: str
 ) -> None:
     produce(queue, numbered(2))
     load(max_batches_per_commit=1)
     produce(queue, numbered(1, start=20))
 
-    def restore(step: str) -> None:
-        if step == "decoded":
+    def take_back(step: str) -> None:
+        if step == "decoded" and how == "RESTORE":
             DeltaTable.forPath(spark, str(table)).restoreToVersion(1)
+        elif step == "decoded":
+            kept = spark.read.format("delta").load(str(table)).where("id < 10").localCheckpoint()
+            kept.write.format("delta").mode("overwrite").save(str(table))
 
-    with pytest.raises(TableRewritten, match="RESTORE"):
-        load(reached=restore)
-    with pytest.raises(TableRewritten, match="RESTORE"):
+    with pytest.raises(TableRewritten, match=how):
+        load(reached=take_back)
+    with pytest.raises(TableRewritten, match=how):
         load()
     assert ids(spark, table) == list(range(10))
+
+
+def test_should_tell_at_once_that_rows_were_taken_back_while_it_wrote(
+    spark: SparkSession, queue: Path, table: Path, running: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our commit is on top of it, so this is the last moment: the next start sees nothing and goes on."""
+    stage = Fast.stage
+
+    def somebody_comes_first(self: Fast, prepared: Prepared, txn: Txn) -> Staged:
+        kept = spark.read.format("delta").load(str(table)).limit(0)
+        kept.write.format("delta").mode("overwrite").save(str(table))
+        return stage(self, prepared, txn)
+
+    produce(queue, numbered(1, start=20))
+    monkeypatch.setattr(Fast, "stage", somebody_comes_first)
+    with pytest.raises(TableRewritten, match="came after it"):
+        running.run_once()
+    assert ids(spark, table) == list(range(20, 30))
+
+
+def test_should_not_refuse_a_replaced_table_again_that_was_accepted_in_the_middle_of_a_plan(
+    spark: SparkSession, queue: Path, table: Path, running: Loader, load: Load
+) -> None:
+    shutil.rmtree(table)
+    spark.sql(f"CREATE TABLE delta.`{table}` (id BIGINT) USING delta")
+    produce(queue, numbered(1, start=20))
+    with pytest.raises(TableReplaced, match="made again"):
+        running.run_once()
+    running.close()
+    refused(queue, load, TableReplaced, "made again")
+    load(on_gap="skip", merge_schema=True)
+    load()
+    assert ids(spark, table) == list(range(20, 30))
 
 
 def test_should_notice_that_the_table_was_made_again_while_it_runs(

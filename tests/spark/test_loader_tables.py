@@ -11,15 +11,15 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from buffer.clock import SystemClock
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import LedgerLost
-from buffer.fetch import FetchHandle
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
-from buffer_delta.dead_letters import BYTES_MAX
+from buffer_delta.decode.dead_letters import BYTES_MAX
 from buffer_delta.errors import Blocked, RouteChanged
-from buffer_delta.journal import Journal
-from buffer_delta.loader import Loader
+from buffer_delta.load.loader import Loader
+from buffer_delta.load.plans import Plans
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def crash_between_tables(spark: SparkSession, tmp_path: Path, settings: dict[str
             available_now=True
         )
     assert len(ids(spark, tmp_path / "clicks")) == 20
-    assert not (tmp_path / "views" / "_delta_log").exists()
+    assert ids(spark, tmp_path / "views") == [], "created and written, not committed"
 
 
 def test_should_complete_the_other_tables_after_a_crash_between_commits(
@@ -92,7 +92,7 @@ def test_should_complete_the_other_tables_after_the_ledger_was_lost(
     crash_between_tables(spark, tmp_path, settings)
     produce(tmp_path / "queue", [events(30, start=60)])
     ledger = tmp_path / "queue" / "ingest" / "manifest.ledger"
-    app_id = json.loads(ledger.read_text())["app_id"]
+    app_id = json.loads(ledger.read_text())["plan"]["app_id"]
     ledger.unlink()
     with pytest.raises(LedgerLost, match="adopt=True"):
         Loader(spark, LoaderConfig(**settings)).run(available_now=True)
@@ -167,12 +167,12 @@ def test_should_block_on_a_poison_batch_until_unblocked(spark: SparkSession, tmp
         Loader(spark, config).run(available_now=True)
     assert ids(spark, tmp_path / "table") == []
     store = open_store(str(tmp_path / "queue"))
-    from buffer.batch import encode_batch
+    from buffer.codec.batch import encode_batch
 
     entry = Manifest.from_bytes(store.get("ingest/manifest").data).read(2)
     assert entry is not None
     store.put(entry.location, encode_batch(numbered(4)[2], "none"))
-    released = Journal(store, "ingest/manifest", SystemClock()).unblock(skip=False)
+    released = Plans(store, "ingest/manifest", SystemClock()).unblock(skip=False)
     assert released is not None
     assert list(released.batches) == [2]
     Loader(spark, config).run(available_now=True)
@@ -184,7 +184,7 @@ def test_should_leave_out_what_an_operator_gave_up(spark: SparkSession, tmp_path
     config = poisoned(tmp_path)
     with pytest.raises(Blocked, match="--skip"):
         Loader(spark, config).run(available_now=True)
-    Journal(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    Plans(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
     Loader(spark, config).run(available_now=True)
     assert ids(spark, tmp_path / "table") == [*range(20), *range(30, 40)]
 
@@ -237,7 +237,7 @@ def test_should_block_on_a_bad_stream_that_has_nowhere_to_go(spark: SparkSession
         max_delivery_attempts=1,
         retry_max_s=0.01,
     )
-    with pytest.raises(Blocked, match="entry 0 is bad"):
+    with pytest.raises(Blocked, match="entry 0 of batch 0: not an Arrow stream"):
         Loader(spark, config).run(available_now=True)
 
 

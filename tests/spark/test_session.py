@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from buffer_delta import session
 from buffer_delta.errors import JavaMissing, SparkUnusable
-from buffer_delta.session import cached_jars, check_delta, check_java, java_major, spark_session
+from buffer_delta.spark import session
+from buffer_delta.spark.session import cached_jars, check_delta, check_java, java_major, spark_session
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:
@@ -102,6 +102,8 @@ def test_should_fetch_packages_where_jars_cannot_be_used_directly() -> None:
     assert "spark.driver.bindAddress" not in cluster
     assert "spark.databricks.delta.snapshotPartitions" not in cluster
     more = session._launch_settings("local[2]", "4g", ["org.x:y:1"], True, {})
+    logging = more["spark.driver.extraJavaOptions"].partition("configurationFile=file://")[2]
+    assert Path(logging).is_file(), "it moves with the module"
     assert more["spark.jars.packages"].endswith(",org.x:y:1")
     assert more["spark.driver.memory"] == "4g"
     given = session._launch_settings("local[2]", None, (), True, {"spark.jars": "/x.jar"})
@@ -136,7 +138,7 @@ def test_should_say_what_a_session_without_delta_lacks() -> None:
     script = """
 from pyspark.sql import SparkSession
 from buffer_delta.errors import SparkUnusable
-from buffer_delta.session import spark_session
+from buffer_delta.spark.session import spark_session
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 try:
     spark_session()

@@ -7,13 +7,14 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from pyspark.sql import SparkSession
 
-from tests.cli_support import fill
+from tests.cli.cli_support import fill
 from tests.spark.queues import assert_exactly_once, numbered
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -33,6 +34,27 @@ def test_should_run_the_quickstart(
     assert "first run: batches 0..0: 1,000 rows" in out
     assert "second run: there was nothing left to load" in out
     assert spark.read.format("delta").load(str(tmp_path / "orders")).count() == 1000
+
+
+def test_should_bring_a_frame_through_a_queue_into_a_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["spark_to_delta.py", str(tmp_path)])
+    runpy.run_path(str(EXAMPLES / "spark_to_delta.py"), run_name="__main__")
+    assert "1000 rows in" in capsys.readouterr().out
+    assert_exactly_once(spark, tmp_path / "events", 1000)
+
+
+def test_should_run_the_streaming_job_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [f"--{name}={tmp_path / name}" for name in ("store", "tables", "checkpoint")]
+    monkeypatch.setattr(sys, "argv", ["stream_job.py", *folders])
+    for start in (0, 20):
+        fill(tmp_path / "store", *numbered(2, start=start))
+        runpy.run_path(str(EXAMPLES / "stream_job.py"), run_name="__main__")
+    assert capsys.readouterr().out.count("20 events") == 2
+    assert_exactly_once(spark, tmp_path / "tables" / "events", 40)
 
 
 def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> None:
@@ -59,18 +81,29 @@ def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> N
     assert_exactly_once(spark, tmp_path / "events", 20)
 
 
-def test_should_run_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BUFFER_STORE", "EXPLORE_TABLE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {**SHORT_LIVED, "TMPDIR": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    notebook = nbformat.read(EXAMPLES / "explore.ipynb", as_version=4)
+def run_notebook(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What its cells show. Raises at the first cell that fails."""
+    for variable in ("BUFFER_STORE", "EXPLORE_TABLE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in {**SHORT_LIVED, "TMPDIR": str(folder)}.items():
+        monkeypatch.setenv(variable, value)
+    notebook = nbformat.read(EXAMPLES / name, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     client = NotebookClient(
-        notebook, timeout=PROGRAM_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=PROGRAM_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(folder)}}
     )
-    client.execute()  # raises at the first cell that fails
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    client.execute()
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def test_should_watch_a_queue_beside_its_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run_notebook("watch.ipynb", tmp_path, monkeypatch)
+    kinds = [kind for output in shown for kind in output.get("data", {})]
+    assert kinds.count("image/png") == 1
+
+
+def test_should_run_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = run_notebook("explore.ipynb", tmp_path, monkeypatch)
     kinds = [kind for output in shown for kind in output.get("data", {})]
     assert kinds.count("image/png") == 2  # arrival and lag; from produce to table
     html = " ".join(output["data"]["text/html"] for output in shown if "text/html" in output.get("data", {}))

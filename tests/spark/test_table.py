@@ -16,10 +16,14 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from buffer.errors import InvalidInput
-from buffer_delta import delta_log
-from buffer_delta.delta_commit import Fast, Public
-from buffer_delta.errors import ConcurrentCommit, SchemaMismatch, TableRewritten
-from buffer_delta.table import Commit, DeltaTarget, log_store_warnings, path_of, retention_warnings
+from buffer_delta.delta import log as delta_log
+from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
+from buffer_delta.delta.state import NO_TABLE, NOTHING, Commit, TableState
+from buffer_delta.delta.table import DeltaTarget, path_of
+from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.writers.base import Prepared, StagingWriter
+from buffer_delta.delta.writers.spark import Fast, Public
+from buffer_delta.errors import ConcurrentCommit, SchemaMismatch
 
 APP = "buffer/01TEST"
 
@@ -49,9 +53,17 @@ def rows(spark: SparkSession, count: int = 3) -> DataFrame:
     return spark.range(0, count, 1, 1)
 
 
-def append(target: DeltaTarget, df: DataFrame, last: int, *, first: int = 0, **also: Any) -> Commit:
-    usual = {"app_id": APP, "first": first, "last": last, "epoch": 1, "entries": last - first + 1}
-    return target.append(df, **usual | also)
+def txn(last: int, *, first: int = 0, app_id: str = APP) -> Txn:
+    return Txn(app_id, first, last, epoch=1, entries=last - first + 1)
+
+
+def append(target: DeltaTarget, df: DataFrame, last: int, *, first: int = 0, seen: TableState | None = None) -> Commit:
+    return target.write(df, txn(last, first=first), seen or target.look(APP))
+
+
+def position(target: DeltaTarget, app_id: str = APP) -> int | None:
+    found = target.look(app_id).position
+    return None if found == NOTHING else found
 
 
 def count(spark: SparkSession, target: DeltaTarget) -> int:
@@ -96,10 +108,8 @@ def test_should_refuse_partitioning_with_clustering(spark: SparkSession) -> None
 
 
 def test_should_know_nothing_of_a_table_that_is_not_there(target: DeltaTarget) -> None:
-    assert target.committed(APP) is None
-    assert target.table_id() is None
+    assert target.look(APP) == NO_TABLE
     assert target.schema() is None
-    assert target.rewritten_since(APP) is None
     assert not Path(target.name).exists()
 
 
@@ -107,21 +117,16 @@ def test_should_commit_rows_and_position_in_one_version(spark: SparkSession, eit
     target = either
     commit = append(target, rows(spark, 7), 4)
 
-    assert (commit.rows, commit.files, commit.committed, commit.skipped) == (7, 1, 4, False)
-    assert commit.bytes > 0
+    assert (commit.rows, commit.files, commit.after.position, commit.skipped) == (7, 1, 4, False)
     assert commit.seconds > 0
     log = Path(target.name, "_delta_log", f"{commit.version:020d}.json").read_text()
-    assert json.loads(json.loads(log.splitlines()[0])["commitInfo"]["userMetadata"]) == {
-        "app_id": APP,
-        "first": 0,
-        "last": 4,
-        "epoch": 1,
-        "entries": 5,
-    }
+    info = json.loads(log.splitlines()[0])["commitInfo"]
+    assert Txn.from_note(info["userMetadata"]) == txn(4)
+    assert commit.bytes == int(info["operationMetrics"]["numOutputBytes"]) > 0
     assert '"txn"' in log
     assert '"add"' in log
-    assert target.committed(APP) == 4
-    assert target.committed("another") is None
+    assert position(target) == 4
+    assert position(target, "another") is None
 
 
 def test_should_report_a_commit_that_delta_skipped(spark: SparkSession, either: DeltaTarget) -> None:
@@ -130,7 +135,7 @@ def test_should_report_a_commit_that_delta_skipped(spark: SparkSession, either: 
     for last in (20, 15):
         commit = append(target, rows(spark), last)
         assert commit.skipped
-        assert (commit.version, commit.rows, commit.files, commit.committed) == (None, 0, 0, 20)
+        assert (commit.version, commit.rows, commit.files, commit.after.position) == (None, 0, 0, 20)
     assert count(spark, target) == 3
 
 
@@ -138,15 +143,15 @@ def test_should_record_progress_with_no_rows(spark: SparkSession, target: DeltaT
     append(target, rows(spark), 4)
     commit = append(target, rows(spark, 0), 5, first=5)
     assert not commit.skipped
-    assert commit.committed == target.committed(APP) == 5
+    assert commit.after.position == position(target) == 5
     assert count(spark, target) == 3
 
 
 def test_should_see_a_commit_of_another_process_at_once(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark), 4)
-    assert target.committed(APP) == 4
+    assert position(target) == 4
     commit_by_another_process(Path(target.name), 2, app_id=APP, last=9)
-    assert target.committed(APP) == 9
+    assert position(target) == 9
     assert append(target, rows(spark), 9).skipped
 
 
@@ -156,33 +161,31 @@ def test_should_notice_that_the_log_was_put_back_and_went_on_elsewhere(
     append(target, rows(spark), 4)
     shutil.copytree(target.name, tmp_path / "backup")
     append(target, rows(spark), 9, first=5)
-    assert target.committed(APP) == 9
+    assert position(target) == 9
     shutil.rmtree(target.name)
     shutil.copytree(tmp_path / "backup", target.name)
     for version in (2, 3):
         commit_by_another_process(Path(target.name), version, app_id="another", last=version)
-    assert target.committed(APP) == 4
+    assert position(target) == 4
 
 
 def test_should_find_its_own_commit_among_others(spark: SparkSession, target: DeltaTarget) -> None:
     """Another writer may commit between our write and our look at the log."""
     append(target, rows(spark), 4)
-    before = target._log.newest()
-    assert before is not None
-    note = json.dumps({"app_id": APP, "first": 0, "last": 4, "epoch": 1, "entries": 5})
     for version in (2, 3):
         commit_by_another_process(Path(target.name), version, app_id="another", last=version)
-    after = target._log.newest()
-    assert after is not None
+    after = target.look(APP)
     assert after.version == 3
-    assert target._find_commit(note, 0, after)[0] == 1
-    assert target._find_commit(note, 1, after)[0] is None
+    found = target._find(txn(4), 0, after)
+    assert found is not None
+    assert (found.version, found.rows) == (1, 3)
+    assert target._find(txn(4), 1, after) is None
 
 
 def test_should_read_positions_in_a_few_milliseconds(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark), 4)
-    target.committed(APP)
-    best = min(_seconds(lambda: target.committed(APP)) for _ in range(20))
+    target.look(APP)
+    best = min(_seconds(lambda: target.look(APP)) for _ in range(20))
     assert best < 0.05, f"{best * 1000:.0f} ms: does it run a Spark job?"
 
 
@@ -194,24 +197,24 @@ def _seconds(action: Callable[[], Any]) -> float:
 
 def test_should_work_by_catalog_name(spark: SparkSession, database: str) -> None:
     target = DeltaTarget(spark, f"{database}.events")
-    assert target.committed(APP) is None
-    assert target.table_id() is None
+    assert position(target) is None
+    assert target.look(APP).table_id is None
     assert append(target, rows(spark, 5), 4).rows == 5
     assert append(target, rows(spark, 5), 4).skipped
-    assert append(target, rows(spark, 0), 5, first=5).committed == 5
+    assert append(target, rows(spark, 0), 5, first=5).after.position == 5
     assert spark.table(f"{database}.events").count() == 5
     by_three_parts = DeltaTarget(spark, f"spark_catalog.{database}.events")
-    assert by_three_parts.committed(APP) == 5
-    assert by_three_parts.table_id() == target.table_id()
-    assert DeltaTarget(spark, f"spark_catalog.{database}.none").committed(APP) is None
-    assert DeltaTarget(spark, "nobody.none").table_id() is None
+    assert position(by_three_parts) == 5
+    assert by_three_parts.look(APP).table_id == target.look(APP).table_id
+    assert position(DeltaTarget(spark, f"spark_catalog.{database}.none")) is None
+    assert DeltaTarget(spark, "nobody.none").look(APP).table_id is None
 
 
 def test_should_work_with_a_quoted_path(spark: SparkSession, tmp_path: Path) -> None:
     target = DeltaTarget(spark, f"delta.`{tmp_path}/a #b%20c ü`")
     append(target, rows(spark), 0)
     assert (tmp_path / "a #b%20c ü" / "_delta_log").is_dir()
-    assert target.committed(APP) == 0
+    assert position(target) == 0
 
 
 # Creation
@@ -245,7 +248,7 @@ def test_should_end_well_when_several_create_the_table_at_once(spark: SparkSessi
     def load(last: int) -> None:
         target = DeltaTarget(spark, str(tmp_path / "t"), properties={"a": "b"})
         try:
-            results.append(target.append(rows(spark), app_id=f"app{last}", first=0, last=last, epoch=1))
+            results.append(target.write(rows(spark), txn(last, app_id=f"app{last}"), NO_TABLE))
         except BaseException as error:  # noqa: BLE001  # shown by the assertion below, in the main thread
             results.append(error)
 
@@ -256,6 +259,56 @@ def test_should_end_well_when_several_create_the_table_at_once(spark: SparkSessi
         thread.join()
     assert [type(result) for result in results] == [Commit] * 4, results
     assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 12
+
+
+LEFTOVERS = {
+    "nothing": (),
+    "a temporary file": (".00000000000000000000.json.5e1f.tmp",),
+    "checksums": ("00000000000000000000.crc", ".00000000000000000000.json.crc"),
+}
+
+
+@pytest.mark.parametrize("leftovers", LEFTOVERS.values(), ids=LEFTOVERS)
+@pytest.mark.parametrize("how", ["path", "name", "registered name"])
+def test_should_create_a_half_created_table_again(
+    spark: SparkSession, tmp_path: Path, how: str, leftovers: tuple[str, ...]
+) -> None:
+    """A crash before version 0 was in the log. Delta neither reads such a folder nor creates a table in it."""
+    name = str(tmp_path / "t") if how == "path" else "t_half"
+    warehouse = (spark.conf.get("spark.sql.warehouse.dir") or "").removeprefix("file:")
+    folder = tmp_path / "t" if how == "path" else Path(warehouse, "t_half")
+    if how == "registered name":
+        spark.sql("CREATE TABLE t_half (id BIGINT) USING delta")
+        shutil.rmtree(folder)
+    try:
+        (folder / "_delta_log").mkdir(parents=True)
+        for leftover in leftovers:
+            (folder / "_delta_log" / leftover).write_text("{}")
+        target = DeltaTarget(spark, name, properties={"team": "me"})
+        assert target.look(APP) == NO_TABLE
+        assert append(target, rows(spark), 4).after.position == 4
+        assert target.preflight() == []
+        found = spark.read.format("delta").load(name) if how == "path" else spark.table(name)
+        assert found.count() == 3
+        detail = spark.sql(f"DESCRIBE DETAIL {f'delta.`{name}`' if how == 'path' else name}").first()
+        assert detail is not None
+        assert detail.properties["team"] == "me"
+    finally:
+        if how != "path":
+            spark.sql("DROP TABLE IF EXISTS t_half")
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_should_not_clean_up_a_log_that_was_more_than_begun(spark: SparkSession, target: DeltaTarget) -> None:
+    """A checkpoint without its commits is damage, not a beginning: nothing of it is touched."""
+    log = Path(target.name, "_delta_log")
+    log.mkdir(parents=True)
+    kept = {"_last_checkpoint", ".x.tmp"}
+    for name in kept:
+        (log / name).write_text("{}")
+    with pytest.raises(Exception, match="DELTA_"):
+        append(target, rows(spark), 0, seen=NO_TABLE)
+    assert {file.name for file in log.iterdir()} == kept
 
 
 def test_should_not_touch_a_folder_that_holds_something_else(spark: SparkSession, tmp_path: Path) -> None:
@@ -319,7 +372,7 @@ def test_should_report_a_concurrent_commit_of_the_same_app(
     )
     assert isinstance(error, ConcurrentCommit)
     assert (error.reason, error.table, error.last) == ("ConcurrentTransactionException", target.name, 9)
-    assert target.committed(APP) == 9
+    assert position(target) == 9
     assert count(spark, target) == 6
 
 
@@ -334,7 +387,7 @@ def test_should_report_a_concurrent_change_of_the_table(
     )
     assert isinstance(error, ConcurrentCommit)
     assert error.reason == "MetadataChangedException"
-    assert target.committed(APP) == 4
+    assert position(target) == 4
 
 
 # Schemas
@@ -352,7 +405,7 @@ def test_should_name_the_columns_that_do_not_fit(spark: SparkSession, tmp_path: 
     assert caught.value.columns == ("extra",)
     with pytest.raises(SchemaMismatch, match=r"name \(table: string, rows: array<int>\)"):
         append(target, spark.sql("SELECT 1L AS id, array(1) AS name"), 1)
-    assert target.committed(APP) == 0
+    assert position(target) == 0
     if how != "path":
         spark.sql("DROP TABLE t_mismatch")
 
@@ -372,15 +425,15 @@ def test_should_widen_the_table_when_told_to(spark: SparkSession) -> None:
 
 def test_should_see_that_a_table_was_dropped_and_made_again(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark), 4)
-    first = target.table_id()
+    first = target.look(APP).table_id
     assert first is not None
-    assert target.table_id() == first
+    assert target.look(APP).table_id == first
     shutil.rmtree(target.name)
-    assert target.table_id() is None
-    assert target.committed(APP) is None
+    assert target.look(APP).table_id is None
+    assert position(target) is None
     append(target, rows(spark), 2)  # as many versions as before: only the id tells them apart
-    assert target.table_id() not in (None, first)
-    assert target.committed(APP) == 2
+    assert target.look(APP).table_id not in (None, first)
+    assert position(target) == 2
 
 
 def test_should_report_what_took_rows_back(spark: SparkSession) -> None:
@@ -392,44 +445,57 @@ def test_should_report_what_took_rows_back(spark: SparkSession) -> None:
     }
     target = DeltaTarget(spark, name)
     for last, (operation, statement) in enumerate(actions.items()):
-        append(target, rows(spark), last, first=last, accept_rewrites=True)
-        assert target.rewritten_since(APP) is None
+        append(target, rows(spark), last, first=last)
+        assert target.look(APP).rewrite is None
         spark.sql(statement)
-        assert target.committed(APP) == last, "Delta keeps the transaction"
-        rewrite = target.rewritten_since(APP)
+        assert position(target) == last, "Delta keeps the transaction"
+        rewrite = target.look(APP).rewrite
         assert rewrite is not None
         assert rewrite.operation == operation
-        newest = target._log.newest()
-        assert newest is not None
-        assert rewrite.version == newest.version
+        assert rewrite.version == target.look(APP).version
         assert rewrite.timestamp.startswith("20")
     spark.sql(f"DROP TABLE {name}")
-
-
-def test_should_refuse_to_hide_what_took_rows_back(spark: SparkSession, either: DeltaTarget) -> None:
-    append(either, rows(spark), 4)
-    spark.sql(f"INSERT OVERWRITE delta.`{either.name}` VALUES (1L)")
-    with pytest.raises(TableRewritten, match="VERSION AS OF 1 "):
-        append(either, rows(spark), 9, first=5)
-    assert either.committed(APP) == 4
-    append(either, rows(spark), 9, first=5, accept_rewrites=True)
-    assert count(spark, either) == 4
 
 
 def test_should_report_what_took_rows_back_while_it_wrote(spark: SparkSession, either: DeltaTarget) -> None:
     """Our commit comes after it, and hides it from every later look: this is the last moment to say it."""
     append(either, rows(spark), 4)
-    write = either._writer.append
+    how = "stage" if isinstance(either._writer, StagingWriter) else "write"
+    real = getattr(either._writer, how)
 
-    def somebody_comes_first(*args: Any) -> None:
+    def somebody_comes_first(prepared: Prepared, txn: Txn) -> Any:
         spark.sql(f"INSERT OVERWRITE delta.`{either.name}` VALUES (1L)")
-        write(*args)
+        return real(prepared, txn)
 
-    either._writer.append = somebody_comes_first  # type: ignore[method-assign]
-    with pytest.raises(TableRewritten, match="our commit of version 3 came after it"):
-        append(either, rows(spark), 9, first=5)
-    assert either.committed(APP) == 9
-    assert either.rewritten_since(APP) is None
+    setattr(either._writer, how, somebody_comes_first)
+    commit = append(either, rows(spark), 9, first=5)
+    assert commit.hidden is not None
+    assert (commit.version, commit.hidden.operation, commit.hidden.version) == (3, "overwrite", 2)
+    assert position(either) == 9
+    assert either.look(APP).rewrite is None
+
+
+def test_should_commit_on_the_very_version_that_was_seen(spark: SparkSession, target: DeltaTarget) -> None:
+    """What came after the look conflicts, if it moved the app, or is told, if it took rows back."""
+    append(target, rows(spark), 4)
+    seen = target.look(APP)
+    append(DeltaTarget(spark, target.name), rows(spark), 9, first=5)
+    with pytest.raises(ConcurrentCommit):
+        append(target, rows(spark), 12, first=5, seen=seen)
+    seen = target.look(APP)
+    spark.sql(f"INSERT OVERWRITE delta.`{target.name}` VALUES (1L)")
+    commit = append(target, rows(spark), 12, first=10, seen=seen)
+    assert commit.hidden is not None
+    assert count(spark, target) == 4
+
+
+def test_should_not_load_into_a_table_that_somebody_else_created_and_moved(
+    spark: SparkSession, target: DeltaTarget
+) -> None:
+    append(DeltaTarget(spark, target.name), rows(spark), 4)
+    with pytest.raises(ConcurrentCommit):
+        append(target, rows(spark), 9, seen=NO_TABLE)
+    assert position(target) == 4
 
 
 def test_should_leave_an_overwrite_of_some_partitions_to_the_user(spark: SparkSession, tmp_path: Path) -> None:
@@ -439,22 +505,22 @@ def test_should_leave_an_overwrite_of_some_partitions_to_the_user(spark: SparkSe
     dynamic = frame.where("part = 1").write.format("delta").mode("overwrite")
     dynamic.option("partitionOverwriteMode", "dynamic").save(target.name)
     assert count(spark, target) == 4
-    assert target.rewritten_since(APP) is None
+    assert target.look(APP).rewrite is None
     frame.where("part = 1").write.format("delta").mode("overwrite").option("replaceWhere", "part = 1").save(target.name)
-    assert target.rewritten_since(APP) is None
+    assert target.look(APP).rewrite is None
     append(target, frame, 1, first=1)
 
 
 def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark), 0)
     commit_by_another_process(Path(target.name), 2, app_id="another", last=0)
-    target.committed(APP)
+    position(target)
     target._log._log.checkpoint()
     for version in range(2):
         Path(target.name, "_delta_log", f"{version:020d}.json").unlink()
     again = DeltaTarget(spark, target.name)
-    assert again.committed(APP) == 0
-    assert again.rewritten_since(APP) is None
+    assert position(again) == 0
+    assert again.look(APP).rewrite is None
 
 
 def test_should_compute_the_position_where_a_commit_is_too_large_to_be_read(
@@ -462,8 +528,8 @@ def test_should_compute_the_position_where_a_commit_is_too_large_to_be_read(
 ) -> None:
     monkeypatch.setattr(delta_log, "ACTIONS_READ_MAX", 1)
     append(target, rows(spark), 4)
-    assert target.committed(APP) == 4
-    assert append(target, rows(spark), 9, first=5).committed == 9
+    assert position(target) == 4
+    assert append(target, rows(spark), 9, first=5).after.position == 9
 
 
 @pytest.mark.parametrize("by_name", [False, True])

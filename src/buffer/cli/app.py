@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.metadata import version
 
 import click
 
+from buffer.cli.clients import clients
 from buffer.cli.collect import gc
+from buffer.cli.leases import leases
 from buffer.cli.look import ledger, manifest, status, verify
 from buffer.cli.produce import produce
-from buffer.cli.shell import EXIT_CODE_HELP, OrderedGroup, completion_command, run, session_options
+from buffer.cli.shell import EXIT_CODE_HELP, OrderedGroup, completion_command, leave, run, session_options
 from buffer.cli.tail import tail
 
 
@@ -35,9 +36,9 @@ def cli() -> None:
     """
 
 
-for command in (produce, status, tail, manifest, ledger, verify, gc, completion_command("buffer")):
+for command in (produce, status, tail, manifest, ledger, clients, leases, verify, gc, completion_command("buffer")):
     cli.add_command(command)
 
 
 def main() -> None:
-    sys.exit(run(cli, "buffer"))
+    leave(run(cli, "buffer"))

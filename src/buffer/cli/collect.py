@@ -1,4 +1,4 @@
-"""`buffer gc`: delete batch objects that the queue no longer needs. The rules are in `buffer.gc`."""
+"""`buffer gc`: delete batch objects that the queue no longer needs. The rules are in `buffer.gc.collector`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
+from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import queue_options, settings
-from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option, print_json
-from buffer.clock import Clock, SystemClock
+from buffer.cli.printing import echo, print_json
+from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option
+from buffer.clock import Clock
 from buffer.config import GcConfig
 from buffer.errors import BufferQueueError, InvalidConfig, ManifestLost, ObjectNotFound
-from buffer.gc import CANDIDATES_MAX, Collector, GcReport, Kept, Refusal
-from buffer.status import read_manifest
+from buffer.gc.collector import CANDIDATES_MAX, Collector, GcReport, Kept, Refusal
+from buffer.inspect.status import read_manifest
 from buffer.store.base import CanPoll, Store, Version
 from buffer.store.open import open_store
 
@@ -58,7 +60,7 @@ def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **opt
     """
     config = settings(GcConfig, options)
     store = open_store(config.store, **config.store_options)
-    clock = SystemClock()
+    clock = InterruptibleClock()
     collector = Collector(config, store=store, clock=clock)
     if every_s is not None and not dry_run:
         return _for_ever(collector, config, clock, every_s, as_json)
@@ -165,11 +167,11 @@ def _print_report(report: GcReport, config: GcConfig, as_json: bool) -> None:
         )
         return
     for location in report.waiting if report.dry_run else report.deleted:
-        click.echo(location)
+        echo(location)
     for failure in report.failed:
-        click.echo(f"error: {failure.location}: {failure.cause}", err=True)
+        echo(f"error: {failure.location}: {failure.cause}", err=True)
     if report.dry_run:
-        click.echo(
+        echo(
             f"{len(report.waiting):,} of {report.listed:,} batches would go after a second look, "
             "once the queue has changed or they are a day old",
             err=True,
@@ -177,8 +179,8 @@ def _print_report(report: GcReport, config: GcConfig, as_json: bool) -> None:
         for why, text in WHY_KEPT.items():
             if count := report.kept.get(why, 0):
                 reason = text.format(grace_s=config.gc_grace_s, candidates=CANDIDATES_MAX)
-                click.echo(f"{count:,} {'stays' if count == 1 else 'stay'}: {reason}", err=True)
+                echo(f"{count:,} {'stays' if count == 1 else 'stay'}: {reason}", err=True)
         return
     rest = f"; {len(report.waiting):,} more wait for another look" if report.waiting else ""
     failed = f"; {len(report.failed):,} could not be deleted" if report.failed else ""
-    click.echo(f"{len(report.deleted):,} of {report.listed:,} batches deleted{rest}{failed}", err=True)
+    echo(f"{len(report.deleted):,} of {report.listed:,} batches deleted{rest}{failed}", err=True)

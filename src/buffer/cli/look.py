@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import LOOKING_TABLES, looking_settings, queue_options
-from buffer.cli.shell import DONE, FAILED, json_option, print_facts, print_json, print_table, track
+from buffer.cli.printing import Lazy, echo, print_facts, print_json, print_table, track
+from buffer.cli.shell import DONE, FAILED, json_option
 from buffer.config import ConsumerConfig
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import ObjectNotFound
-from buffer.fetch import FetchHandle
-from buffer.human import human_bytes, plural
-from buffer.ledger import VERSION as LEDGER_VERSION
-from buffer.ledger import ledger_path
+from buffer.inspect.human import human_bytes, plural
+from buffer.inspect.status import queue_status, read_ledger, read_manifest
+from buffer.inspect.verify import check_batches, damaged
 from buffer.manifest import VERSION as MANIFEST_VERSION
 from buffer.manifest import Manifest
-from buffer.status import naming, queue_status, read_ledger, read_manifest
+from buffer.model import BatchDescriptor, Metadata
+from buffer.names import ledger_path
 from buffer.store.base import Store
 from buffer.store.open import open_store
-from buffer.verify import check_batches, damaged
 
 
 def open_queue(options: dict[str, Any], tables: Sequence[str] = LOOKING_TABLES) -> tuple[ConsumerConfig, Store]:
@@ -32,7 +33,9 @@ def open_queue(options: dict[str, Any], tables: Sequence[str] = LOOKING_TABLES) 
 
 
 def fetch_handle(config: ConsumerConfig, store: Store) -> FetchHandle:
-    return FetchHandle(store, max_batch_bytes=config.max_batch_bytes, attempts=config.fetch_attempts)
+    return FetchHandle(
+        store, config.max_batch_bytes, config.fetch_attempts, InterruptibleClock(), prefixes=config.prefixes()
+    )
 
 
 @click.command()
@@ -53,7 +56,7 @@ def status(no_objects: bool, as_json: bool, **options: Any) -> None:
     waiting   batches that no consumer has acked yet, and their bytes
     lag       how long the oldest of them has waited
     epoch     goes up by one each time a consumer takes the queue over
-    plan      the range that a loader is committing, or committed last
+    plan      the range that a loader is committing, or planned last
     blocked   batches that cannot be read; `buffer verify` and `buffer-delta unblock` help
     """
     config, store = open_queue(options)
@@ -86,31 +89,31 @@ def dump_manifest(as_json: bool, **options: Any) -> None:
     """
     config, store = open_queue(options)
     found = read_manifest(store, config.manifest_path)
-    with naming(config.manifest_path):
-        document = manifest_document(found)
-    print_json(document, indent=None if as_json else 2)
+    for _ in found:  # all of it, before a part of a damaged one is printed
+        pass
+    print_json(manifest_document(found), indent=None if as_json else 2)
 
 
 def manifest_document(manifest: Manifest) -> dict[str, Any]:
+    """For `print_json`: entries and items become JSON one by one, for a manifest may have millions."""
     return {
         "version": MANIFEST_VERSION,
         "epoch": manifest.epoch,
         "next_sequence": manifest.next_sequence,
-        "entries": [
-            {
-                "sequence": entry.sequence,
-                "location": entry.location,
-                "metadata": [
-                    {
-                        "start_index": item.start_index,
-                        "ingestion_time_ms": item.ingestion_time_ms,
-                        "payload_base64": base64.b64encode(item.payload).decode(),
-                    }
-                    for item in entry.metadata
-                ],
-            }
-            for entry in manifest
-        ],
+        "entries": Lazy(len(manifest), lambda: map(_entry_document, manifest)),
+    }
+
+
+def _entry_document(entry: BatchDescriptor) -> dict[str, Any]:
+    items = Lazy(len(entry.metadata), lambda: map(_item_document, entry.metadata))
+    return {"sequence": entry.sequence, "location": entry.location, "metadata": items}
+
+
+def _item_document(item: Metadata) -> dict[str, Any]:
+    return {
+        "start_index": item.start_index,
+        "ingestion_time_ms": item.ingestion_time_ms,
+        "payload_base64": base64.b64encode(item.payload).decode(),
     }
 
 
@@ -125,9 +128,11 @@ def ledger() -> None:
 def dump_ledger(as_json: bool, **options: Any) -> None:
     """Print the ledger as JSON; with --json on one line. It exists once a loader was here.
 
+    An older file is shown in today's form, sections that this release does not know as they are.
+
     \b
     Example:
-      buffer ledger dump --store ./queue | jq .plan
+      buffer ledger dump --store ./queue | jq .plan.range
     """
     config, store = open_queue(options)
     found = read_ledger(store, config.manifest_path)
@@ -137,7 +142,7 @@ def dump_ledger(as_json: bool, **options: Any) -> None:
             f"{store.url} has no ledger {path!r}: no loader has been at this queue, or the path is wrong",
             location=path,
         )
-    print_json({"version": LEDGER_VERSION, **dataclasses.asdict(found)}, indent=None if as_json else 2)
+    print_json(found.to_document(), indent=None if as_json else 2)
 
 
 @click.command()
@@ -152,7 +157,8 @@ def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
 
     \b
     missing      there is no object at its location
-    corrupt      its bytes do not decode
+    corrupt      its bytes do not decode, or are more than max_batch_bytes allows
+    refused      its location is not in the queue's folder (see former_prefixes), or nobody's
     unreadable   the store could not deliver it: no permission, no network
 
     \b
@@ -165,8 +171,7 @@ def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
     seen = read_manifest(store, config.manifest_path)
     total = max(0, seen.next_sequence - max(first, seen.first_sequence))
     checks = check_batches(fetch_handle(config, store), seen.entries_from(first), jobs)
-    with naming(config.manifest_path):
-        checked = list(track(checks, total=total, label="verifying"))
+    checked = list(track(checks, total=total, label="verifying"))
     bad = damaged(checked, read_manifest(store, config.manifest_path))
     entries, size = sum(item.entries for item in checked), sum(item.bytes for item in checked)
     if as_json:
@@ -181,5 +186,5 @@ def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
             )
         batches = plural(len(checked), "batches")
         verdict = f"{len(bad):,} of {batches} damaged" if bad else f"{batches}, all fine"
-        click.echo(f"{verdict}: {plural(entries, 'entries')}, {human_bytes(size)} decoded")
+        echo(f"{verdict}: {plural(entries, 'entries')}, {human_bytes(size)} decoded")
     return FAILED if bad else DONE

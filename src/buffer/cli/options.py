@@ -15,6 +15,7 @@ import click
 from buffer.cli.shell import session_options
 from buffer.config import Config, ConsumerConfig, read_toml, reject
 from buffer.errors import InvalidConfig
+from buffer.urls import public_url
 
 C = TypeVar("C", bound=Config)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +65,7 @@ def queue_options(command: F) -> F:
             "sets",
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_parse_sets,
+            callback=parse_sets,
             help="Any other setting, with a TOML value: --set max_buffered_bytes=1_000_000. Repeatable.",
         ),
     ]
@@ -81,7 +82,7 @@ def settings(kind: type[C], options: Mapping[str, Any]) -> C:
         document = read_toml(options["config_path"])
         table = document.get(kind.TOML_TABLE, {})
         if not isinstance(table, dict):
-            raise InvalidConfig(f"{kind.TOML_TABLE} must be a table", key=kind.TOML_TABLE, value=table)
+            raise InvalidConfig(f"{kind.TOML_TABLE} must be a table", key=kind.TOML_TABLE)
         values = dict(table)
     return _build(kind, values, options, kind.TOML_TABLE)
 
@@ -118,7 +119,7 @@ def _refuse_memory(store: object) -> None:
     if isinstance(store, str) and store.lower().startswith("memory:"):
         raise reject(
             "store",
-            store,
+            public_url(store),
             "a folder (./queue) or a bucket (s3://bucket/path) on the command line: a memory store lives in one "
             "process and is gone when the command ends",
         )
@@ -148,13 +149,15 @@ def _store_value(text: str, *, nested: bool) -> Any:
     return text
 
 
-def _parse_sets(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
+def parse_sets(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
     parsed = {}
     for pair in pairs:
         key, text = _split(pair)
         try:
             parsed[key.replace("-", "_")] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except RecursionError:
+            raise click.BadParameter(f"the value of {key} is nested too deeply") from None
+        except ValueError:  # no TOML, or a number of thousands of digits
             parsed[key.replace("-", "_")] = text  # a bare word is the text itself: quotes would not survive the shell
     return parsed
 
@@ -162,7 +165,7 @@ def _parse_sets(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[st
 def _split(pair: str) -> tuple[str, str]:
     key, equals, value = pair.partition("=")
     if not key or not equals:
-        raise click.BadParameter(f"{pair!r} is not KEY=VALUE")
+        raise click.BadParameter("write KEY=VALUE, with no space around the '='")  # not repeated: it may be a key
     return key, value
 
 

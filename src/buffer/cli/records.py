@@ -3,7 +3,8 @@
     lines             each line is a record, without its newline; a last line needs none
     length-prefixed   `length u32 little-endian | bytes`, repeated: any bytes may be a record
 
-`read_*` yield lists of records: each list is what one chunk completed, and becomes one produce call.
+`read_*` yield lists of records: each list is what one chunk completed, and becomes one produce call. Whoever wants to
+stop the reading says so by `stopped`; it is asked before every read, so nothing that was read is lost.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from buffer.errors import InvalidInput
 CHUNK_BYTES = 4 << 20
 LINGER_S = 0.005
 """How long to wait for more from a pipe before going on with what is there: few calls, little delay."""
+WAIT_MAX_S = 0.2
+"""How long to wait for a pipe before asking again whether to stop."""
 
 _LENGTH_BYTES = 4
 
@@ -25,13 +28,30 @@ Records = Iterator[list[bytes]]
 Reader = Callable[[Iterable[bytes], int], Records]
 
 
-def read_chunks(descriptor: int, limit: int = CHUNK_BYTES) -> Iterator[bytes]:
-    """The bytes of an open file until its end, in chunks of at most `limit`.
+class Stopped(Exception):
+    """The reading was told to stop. What was read and is no whole record yet is dropped."""
+
+
+def _never() -> bool:
+    return False
+
+
+def read_chunks(descriptor: int, limit: int = CHUNK_BYTES, stopped: Callable[[], bool] = _never) -> Iterator[bytes]:
+    """The bytes of an open file until its end, in chunks of at most `limit`. Raises Stopped.
 
     From a pipe or a terminal, a chunk is what is there now: whoever writes slowly is not kept waiting.
     """
     is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
-    while chunk := os.read(descriptor, limit):
+    while True:
+        if stopped():
+            raise Stopped
+        if not is_file and not select.select([descriptor], [], [], WAIT_MAX_S)[0]:
+            continue
+        chunk = os.read(descriptor, limit)
+        if not chunk:
+            if stopped():  # meanwhile: then the end of the input completes no record
+                raise Stopped
+            return
         if is_file or len(chunk) == limit:
             yield chunk
             continue

@@ -1,4 +1,4 @@
-"""What every command shares: exit codes, one-line errors, output for people and for programs.
+"""What every command shares: exit codes, one-line errors, options. What it prints goes through `printing`.
 
     0 done · 1 failed · 2 bad usage · 3 fenced · 4 blocked · 5 gap · 130 Ctrl-C · 141 the pipe's reader is gone
 
@@ -10,24 +10,22 @@ Rules:
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-from rich.text import Text
 
+from buffer.cli.interrupts import interruptible
+from buffer.cli.printing import echo, one_line
 from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
 
@@ -42,10 +40,6 @@ CORE_EXIT_CODES: ExitCodes = ((InvalidInput, USAGE), (Fenced, FENCED), (StateLos
 
 EXIT_CODE_HELP = "Exit codes: 0 done, 1 failed, 2 bad usage, 3 fenced, 4 blocked, 5 gap or lost state."
 
-PIPED_WIDTH = 240
-"""Columns of a table that goes into a pipe or a file: nothing is cut there."""
-
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -74,9 +68,9 @@ def run(
     if instruction := os.environ.get(variable):
         return shell_complete(command, {"obj": session}, prog_name, variable, instruction)
     if sys.stdout is None:  # and the next file to be opened would stand in its place
-        click.echo("error: stdout is closed, so nothing could be printed: redirect it, to /dev/null at least", err=True)
+        echo("error: stdout is closed, so nothing could be printed: redirect it, to /dev/null at least", err=True)
         return USAGE
-    with _logging_to_stderr(session):
+    with interruptible(), _logging_to_stderr(session):
         try:
             # Not `command.main`: it has codes of its own for a broken pipe and for Ctrl-C.
             with command.make_context(prog_name, args, obj=session) as context:
@@ -97,28 +91,38 @@ def run(
         return result if isinstance(result, int) else DONE
 
 
+def leave(code: int) -> NoReturn:
+    """End the program. After Ctrl-C at once: a thread that waits for a store that does not answer is not waited for."""
+    if code == INTERRUPTED and any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
 def exit_code(error: BaseException, codes: ExitCodes = CORE_EXIT_CODES) -> int:
     return next((code for kind, code in codes if isinstance(error, kind)), FAILED)
 
 
 def describe(error: BaseException) -> str:
     """One line. Errors of this project say all there is to say; of others, the class belongs to it."""
-    lines = str(error).strip().splitlines() or [""]
     if isinstance(error, BufferQueueError):
-        return " ".join(line.strip() for line in lines)
+        return one_line(str(error))
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
+        return one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+    lines = str(error).strip().splitlines() or [""]
+    return one_line(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
 
 
 def _report(error: Exception, session: Session, codes: ExitCodes) -> int:
     if session.debug:
-        traceback.print_exception(error)
-    click.echo(f"error: {describe(error)}", err=True)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            echo(line, err=True)
+    echo(f"error: {describe(error)}", err=True)
     for note in getattr(error, "__notes__", []):
-        click.echo(f"       {note}", err=True)
+        echo(f"       {one_line(note)}", err=True)
     if not isinstance(error, BufferQueueError | OSError) and not session.debug:
-        click.echo("       run it again with --debug to see where that came from", err=True)
+        echo("       run it again with --debug to see where that came from", err=True)
     return exit_code(error, codes)
 
 
@@ -126,10 +130,13 @@ def _show_usage(error: click.ClickException) -> None:
     if isinstance(error, click.UsageError) and error.message == (error.ctx.get_help() if error.ctx else None):
         error.show()  # a group without a command shows its help
         return
-    click.echo(f"error: {error.format_message()}", err=True)
+    message = error.format_message()
+    if message.startswith("Got unexpected extra argument"):  # it may be a key that got apart from its option
+        message = message.partition("(")[0].strip() + ": an option's value with spaces needs quotes"
+    echo(f"error: {one_line(message)}", err=True)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
-        click.echo(f"       `{context.command_path} --help` tells more", err=True)
+        echo(f"       `{context.command_path} --help` tells more", err=True)
 
 
 def _forget_stdout() -> None:
@@ -148,7 +155,7 @@ class _StderrHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is not None:  # closed; click would print to stdout
-            click.echo(f"{record.levelname.lower()}: {record.getMessage()}", file=sys.stderr)
+            echo(f"{record.levelname.lower()}: {one_line(record.getMessage())}", err=True)
 
 
 @contextmanager
@@ -206,55 +213,6 @@ INTERVAL = Seconds(0.001)
 """Between two looks: a loop must not spin."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-
-
-# Output
-
-
-def is_terminal(stream: IO[Any]) -> bool:
-    try:
-        return stream.isatty()
-    except (AttributeError, ValueError):  # replaced or closed
-        return False
-
-
-def out_console() -> Console:
-    return Console(highlight=False, width=None if is_terminal(sys.stdout) else PIPED_WIDTH)
-
-
-def print_json(value: Any, *, indent: int | None = None) -> None:
-    click.echo(json.dumps(value, indent=indent, ensure_ascii=False))
-
-
-def print_facts(facts: Mapping[str, object], title: str = "") -> None:
-    """Names and values, one a line. Values that are None are left out."""
-    if title:
-        click.secho(title, bold=True)
-    width = max((len(name) for name in facts), default=0)
-    for name, value in facts.items():
-        if value is not None:
-            click.echo(f"{click.style(name.ljust(width), bold=True)}  {value}")
-
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(str(cell)) for cell in row))  # brackets in a location are not markup
-    console = out_console()
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
-
-
-def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
-    """The items, with a progress bar on stderr while they are worked on. Quiet unless stderr is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr)) as progress:
-        yield from progress.track(items, total=total, description=label)
 
 
 class OrderedGroup(click.Group):

@@ -11,15 +11,16 @@ from typing import Any
 
 import click
 
+from buffer.cli.interrupts import InterruptibleClock, check_interrupt
 from buffer.cli.look import fetch_handle, open_queue
 from buffer.cli.options import queue_options
-from buffer.cli.shell import DONE, FAILED, INTERVAL, describe, is_terminal, json_option
-from buffer.clock import SystemClock
-from buffer.errors import CorruptBatch, ManifestLost, ObjectNotFound
-from buffer.fetch import FetchHandle
+from buffer.cli.printing import echo, is_terminal, printable, printable_json
+from buffer.cli.shell import DONE, FAILED, INTERVAL, describe, json_option
+from buffer.consume.fetch import FetchHandle
+from buffer.errors import CorruptBatch, LocationRefused, ManifestLost, ObjectNotFound
+from buffer.inspect.status import read_manifest
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch, Metadata
-from buffer.status import naming, read_manifest
 from buffer.store.base import CanPoll, Store
 
 Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
@@ -57,13 +58,11 @@ def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json
     show = _print_json if as_json else _print_escaped if is_terminal(sys.stdout) else _print_bytes
     path = config.manifest_path
     manifest = _wait_for_queue(store, path, interval_s) if follow else read_manifest(store, path)
-    for batch, start in _start(batches, manifest, count, first):
-        _print_batch(batch, start, show)
+    for descriptor, start in _start(batches, manifest, count, first):
+        batches.show(descriptor, start, show)
     if follow:
         for descriptor in _follow(store, path, manifest.next_sequence, interval_s):
-            batch_or_none = batches.fetch(descriptor)
-            if batch_or_none:
-                _print_batch(batch_or_none, 0, show)
+            batches.show(descriptor, 0, show)
     if not batches.bad:
         return DONE
     # A loader may have acked them, and a collector deleted them, while we read.
@@ -77,55 +76,71 @@ class Batches:
         self.bad: list[int] = []
         self._handle = handle
 
-    def fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch | None:
+    def count(self, descriptor: BatchDescriptor) -> int:
+        """How many records it holds; none if it cannot be shown."""
+        batch = self._fetch(descriptor)
+        return len(batch) if batch else 0
+
+    def show(self, descriptor: BatchDescriptor, start: int, show: Print) -> None:
+        check_interrupt()
+        batch = self._fetch(descriptor)
+        if batch:
+            _print_batch(batch, start, show)
+
+    def _fetch(self, descriptor: BatchDescriptor) -> ConsumedBatch | None:
         """None, after a warning, for a batch that is missing or corrupt."""
         try:
             return self._handle.fetch(descriptor)
         except ObjectNotFound:
-            click.echo(f"warning: batch {descriptor.sequence} is gone: {descriptor.location}", err=True)
+            echo(f"warning: batch {descriptor.sequence} is gone: {descriptor.location}", err=True)
+        except LocationRefused as error:
+            echo(f"warning: batch {descriptor.sequence} is refused: {describe(error)}", err=True)
         except CorruptBatch as error:
-            click.echo(f"warning: batch {descriptor.sequence} is corrupt: {describe(error)}", err=True)
+            echo(f"warning: batch {descriptor.sequence} is corrupt: {describe(error)}", err=True)
         self.bad.append(descriptor.sequence)
         return None
 
 
-def _start(batches: Batches, manifest: Manifest, count: int, first: int | None) -> Iterator[tuple[ConsumedBatch, int]]:
-    """The batches to begin with, and the index in each where to begin."""
+def _start(
+    batches: Batches, manifest: Manifest, count: int, first: int | None
+) -> Iterator[tuple[BatchDescriptor, int]]:
+    """The batches to begin with, and the index in each where to begin.
+
+    The last few are found backwards, and fetched again when they are due: no more than one is ever held, for a few
+    hundred stored bytes may expand to a gigabyte.
+    """
     if first is not None:
-        for descriptor in manifest.entries_from(first):
-            batch = batches.fetch(descriptor)
-            if batch:
-                yield batch, 0
+        yield from ((descriptor, 0) for descriptor in manifest.entries_from(first))
         return
-    found: list[tuple[ConsumedBatch, int]] = []
+    found: list[tuple[BatchDescriptor, int]] = []
     sequence = manifest.next_sequence
     while count > 0 and sequence > manifest.first_sequence:
         sequence -= 1
         newest = manifest.read(sequence)
-        batch = batches.fetch(newest) if newest else None
-        if batch:
-            found.append((batch, max(0, len(batch) - count)))
-            count -= len(batch)
+        entries = batches.count(newest) if newest else 0
+        if newest and entries:
+            found.append((newest, max(0, entries - count)))
+            count -= entries
     yield from reversed(found)
 
 
 def _wait_for_queue(store: Store, path: str, interval_s: float) -> Manifest:
     """With -f there need not be a queue yet. Said once: a wrong path looks just the same."""
-    clock = SystemClock()
+    clock = InterruptibleClock()
     told = False
     while True:
         try:
             return read_manifest(store, path)
         except ObjectNotFound:
             if not told:
-                click.echo(f"there is no queue yet: {store.url} has no manifest {path!r}; waiting for it", err=True)
+                echo(f"there is no queue yet: {store.url} has no manifest {path!r}; waiting for it", err=True)
                 told = True
             clock.sleep(interval_s)
 
 
 def _follow(store: CanPoll, path: str, sequence: int, interval_s: float) -> Iterator[BatchDescriptor]:
     """Every entry from `sequence` on, as it comes. An unchanged manifest costs no transfer."""
-    clock = SystemClock()
+    clock = InterruptibleClock()
     version = ""
     while True:
         try:
@@ -134,11 +149,10 @@ def _follow(store: CanPoll, path: str, sequence: int, interval_s: float) -> Iter
             raise ManifestLost(f"the manifest {path!r} was there and is gone", location=path) from error
         if seen is not None:
             version = seen.version
-            with naming(path):
-                manifest = Manifest.from_bytes(seen.data)
+            manifest = Manifest.from_bytes(seen.data, location=path)
             if manifest.first_sequence > sequence:
                 missed = f"{sequence}..{manifest.first_sequence - 1}"
-                click.echo(f"warning: batches {missed} were acked before they could be shown", err=True)
+                echo(f"warning: batches {missed} were acked before they could be shown", err=True)
             yield from manifest.entries_from(sequence)
             sequence = max(sequence, manifest.next_sequence)
         clock.sleep(interval_s)
@@ -163,8 +177,7 @@ def _print_bytes(_batch: ConsumedBatch, _item: Metadata | None, _index: int, rec
 def _print_escaped(_batch: ConsumedBatch, _item: Metadata | None, _index: int, record: bytes) -> None:
     """Records come from anywhere: their control characters must not drive the terminal."""
     text = record.decode("utf-8", "backslashreplace")
-    safe = "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
-    sys.stdout.write(safe + "\n")
+    sys.stdout.write("\t".join(map(printable, text.split("\t"))) + "\n")
 
 
 def _print_json(batch: ConsumedBatch, item: Metadata | None, index: int, record: bytes) -> None:
@@ -181,4 +194,4 @@ def _print_json(batch: ConsumedBatch, item: Metadata | None, index: int, record:
         "value": value,
         "value_base64": base64.b64encode(record).decode(),
     }
-    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(json.dumps(line, ensure_ascii=False)) + "\n")

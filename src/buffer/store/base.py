@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from buffer.errors import InvalidInput
+from buffer.errors import ObjectTooLarge
+from buffer.names import check_location as check_location
 
 Version: TypeAlias = str
 """Opaque: an ETag or a content hash. Two versions of one object are equal only if its content is."""
@@ -75,6 +76,15 @@ class CanGet(Protocol):
         ...
 
 
+@runtime_checkable
+class CanGetBounded(Protocol):
+    """What a store may offer beside `Store`; ours do. A reader falls back on `get` where it is missing."""
+
+    def get_bounded(self, location: str, max_bytes: int) -> Object:
+        """The whole object, its size checked before a byte is read. Raises ObjectNotFound, ObjectTooLarge."""
+        ...
+
+
 class CanPoll(CanGet, Protocol):
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         """None if the object still has this version (no transfer). Raises ObjectNotFound."""
@@ -92,7 +102,7 @@ class CanSwap(CanPoll, Protocol):
 
 
 class CanPut(Protocol):
-    def put(self, location: str, data: bytes) -> None:
+    def put(self, location: str, data: bytes | memoryview) -> None:
         """Write the object, over whatever is there. When it returns, the bytes are durable."""
         ...
 
@@ -104,10 +114,13 @@ class CanHead(Protocol):
 
 
 class CanList(Protocol):
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """Every object below the folder `prefix`, at any depth, in no particular order.
 
-        `prefix` is a whole path segment: `list("ingest")` finds `ingest/a`, not `ingest2/a`.
+        `prefix` is a whole path segment: `list("ingest")` finds `ingest/a`, not `ingest2/a`. With `after`, only
+        what has a greater location, by its UTF-8 bytes; most clouds find that without reading the names before. This
+        holds for what lies directly in the folder: of deeper ones some may be missing, for servers sort folders in
+        different ways.
         """
         ...
 
@@ -132,21 +145,12 @@ class Store(CanSwap, CanPut, CanHead, CanList, CanDelete, Protocol):
         ...
 
 
-def check_location(location: str) -> None:
-    """Refuse what some store would silently change, or could not keep: InvalidInput says what is wrong.
-
-    A location is one or more segments with `/` between them. No segment is empty, `.` or `..`, and none holds
-    a control character: HTTP stores normalize or reject those, and folders would lead outside the root.
-    """
-    if not isinstance(location, str) or not location:
-        raise InvalidInput(f"the location {location!r} is not allowed: it must be a non-empty str")
-    for segment in location.split("/"):
-        if segment in ("", ".", ".."):
-            raise InvalidInput(
-                f"the location {location!r} is not allowed: it has a segment {segment!r}; "
-                "write it like 'ingest/a', with no '/' at either end, no '//', no '.' and no '..'"
-            )
-    if any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in location):
-        raise InvalidInput(
-            f"the location {location!r} is not allowed: it holds a control character or a lone surrogate"
-        )
+def too_large(location: str, url: str, size: int, max_bytes: int) -> ObjectTooLarge:
+    """The error of every `get_bounded`."""
+    return ObjectTooLarge(
+        f"{location!r} in {url} has {size:,} bytes, and at most {max_bytes:,} may be read",
+        location=location,
+        url=url,
+        retryable=False,
+        size=size,
+    )

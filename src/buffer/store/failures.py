@@ -7,9 +7,11 @@ is passed on, for bodies and URLs may hold credentials.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 _MISSING_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "FilesystemNotFound", "ContainerBeingDeleted"})
 _DENIED = frozenset(
@@ -18,7 +20,11 @@ _DENIED = frozenset(
 )
 _THROTTLED = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "Throttling", "RequestLimitExceeded"})
 _MISCONFIGURED = frozenset({"InvalidBucketName", "PermanentRedirect", "AuthorizationHeaderMalformed"})
-_RETRYABLE_4XX = frozenset({408, 409, 412, 429})
+_BAD_LOCATION = frozenset(
+    {"KeyTooLongError", "InvalidURI", "InvalidUri", "InvalidObjectName", "InvalidResourceName", "OutOfRangeInput"}
+)
+_RETRYABLE_4XX = frozenset({408, 409, 412, 416, 429})
+"""416: the client goes on with a body that was cut by asking for the rest, and the object is shorter by now."""
 
 _STATUS = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
 _RETRIES = re.compile(r"^\s+retries: (\d+),$", re.MULTILINE)
@@ -64,6 +70,11 @@ class Failure:
     @property
     def is_lost_race(self) -> bool:
         return self.kind in ("AlreadyExistsError", "PreconditionError") and not self.is_missing_bucket
+
+    @property
+    def is_bad_location(self) -> bool:
+        """No object of this store can have that name."""
+        return self.kind == "InvalidPathError" or self.status == 414 or self.code in _BAD_LOCATION
 
     @property
     def is_denied(self) -> bool:
@@ -115,27 +126,22 @@ class Failure:
 
 
 def redact(text: str, options: Mapping[str, Any]) -> str:
-    """The text without the value of any option that could be a secret."""
+    """The text without the value of any option that could be a secret, as it is or as somebody quoted it."""
     for secret in sorted(_secrets(options), key=len, reverse=True):
-        text = text.replace(secret, "…")
+        for spelled in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret)):
+            text = text.replace(spelled, "…")
     return text
 
 
-def public_url(url: str) -> str:
-    """The URL without what a person may have put a key into: the user part and the query."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    rest = rest.partition("?")[0]
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
-
-
-def _secrets(options: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in options.items():
-        if isinstance(value, Mapping):
-            yield from _secrets(value)
-        elif isinstance(value, bytes):
-            yield value.decode(errors="replace")
-        elif isinstance(value, str) and len(value) >= _SECRET_MIN and name not in _PUBLIC_OPTIONS:
-            yield value
+def _secrets(value: Any, name: str = "") -> Iterator[str]:
+    """Every value, whatever its option is called: a key may stand under the wrong name."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _secrets(item, str(key))
+    elif isinstance(value, list | tuple | set):
+        for item in value:
+            yield from _secrets(item, name)
+    elif not isinstance(value, bool | None) and name not in _PUBLIC_OPTIONS:
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        if len(text) >= _SECRET_MIN:
+            yield text

@@ -1,13 +1,16 @@
 """Files that survive a power cut, and locks between processes. Knows nothing of objects: `local.py` does.
 
-Every function lets the system's `OSError` through; the caller says what it means.
+No function follows a symbolic link in the last part of a path, or waits for the other end of a pipe. Every function
+lets the system's `OSError` through; the caller says what it means.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,15 +30,50 @@ class LockTimeout(Exception):
     """The lock stayed taken. Nothing was done."""
 
 
-def write_temp(folder: Path, data: bytes) -> Path:
+class NotPlain(OSError):
+    """A symbolic link, a pipe or a device stands where a plain file or a folder belongs."""
+
+
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a plain file. A folder is IsADirectoryError; a link, a pipe or a device is NotPlain, without waiting."""
+    try:
+        # Without O_NONBLOCK, opening a pipe waits for somebody at its other end.
+        opened = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.ENODEV):
+            raise NotPlain(error.errno, "not a plain file", str(path)) from error
+        raise
+    mode = os.fstat(opened).st_mode
+    if stat.S_ISREG(mode):
+        return opened
+    os.close(opened)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise NotPlain(errno.ENXIO, "not a plain file", str(path))
+
+
+def refuse_links(root: Path, folder: Path) -> None:
+    """Raise NotPlain if a folder below the root is a symbolic link: it could lead anywhere, or in circles.
+
+    Whoever put the root where it is may have used links; below it nobody needs any.
+    """
+    for parent in (folder, *folder.parents):
+        if parent == root:
+            return
+        if parent.is_symlink():
+            raise NotPlain(errno.ELOOP, "a symbolic link", str(parent))
+
+
+def write_temp(folder: Path, pieces: Iterable[bytes | memoryview]) -> Path:
     """A finished, durable file in `folder` under a name of its own. On an error nothing is left."""
     make_folder(folder)
     temp = folder / f"{TEMP_PREFIX}{_clock.new_ulid()}"
     try:
         with temp.open("xb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
+            for piece in pieces:
+                view = memoryview(piece)
+                while view:
+                    view = view[file.write(view) :]
             os.fsync(file.fileno())
     except BaseException:  # also when interrupted: it would lie there until the sweep
         temp.unlink(missing_ok=True)
@@ -53,7 +91,12 @@ def make_folder(folder: Path) -> None:
     except FileExistsError:
         if not folder.is_dir():  # a file has that name
             raise
-    fsync_folder(folder.parent)
+    try:
+        fsync_folder(folder.parent)
+    except OSError:
+        with suppress(OSError):  # found there the next time, it would pass for durable
+            folder.rmdir()
+        raise
 
 
 def fsync_folder(folder: Path) -> None:
@@ -70,7 +113,7 @@ def remove_stale_temps(folder: Path) -> None:
     oldest_s = _clock.now_ms() / 1000 - TEMP_AGE_MAX_S
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(TEMP_PREFIX) and entry.stat().st_mtime < oldest_s:
+            if entry.name.startswith(TEMP_PREFIX) and entry.stat(follow_symlinks=False).st_mtime < oldest_s:
                 Path(entry.path).unlink(missing_ok=True)
 
 
@@ -97,13 +140,13 @@ def locked(lock: Path, timeout_s: float) -> Iterator[None]:
 def _try_lock(lock: Path) -> int | None:
     """An open file that holds the lock, or None if it is taken. Closing the file releases it."""
     try:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        held = open_plain(lock, os.O_RDWR | os.O_CREAT)
     except FileNotFoundError:
         make_folder(lock.parent)
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        held = open_plain(lock, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(held).st_ino == lock.stat().st_ino:
+        if os.fstat(held).st_ino == lock.lstat().st_ino:
             return held
     except (BlockingIOError, FileNotFoundError):
         pass  # taken; or somebody removed the lock file, and others may lock a new one

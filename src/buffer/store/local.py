@@ -7,7 +7,12 @@ Rules that make it safe:
 - Every change of an object (put, swap, delete) happens under an exclusive `flock`, so nothing comes between a
   comparison and its rename. Each operation opens the lock anew: threads exclude each other as processes do, and
   the kernel releases the lock of a process that dies.
-- A version is a hash of the content. No state is kept beside the files: copy the folder, and the queue moves.
+- A version is a hash of the content, and a comparison reads it, under the lock: file times may be old news where
+  the folder is on a server. No state is kept beside the files: copy the folder, and the queue moves.
+- An object that was renamed into place while the folder's fsync failed is visible, but a power cut may take it
+  back. Whoever got that error writes it anew before reading it again: what he reads back is durable.
+- Below the root no symbolic link is followed, and nothing but plain files is an object: a link could lead readers and
+  the collector anywhere, or in circles, and a pipe would keep them waiting. The root itself may be a link.
 
 Names that begin with `.buffer-` belong to the store and are not locations: `.buffer-locks/` at the root holds a
 fixed number of lock files, `.buffer-tmp-*` is a write in progress. A crash can leave one of those behind;
@@ -23,10 +28,10 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from buffer.clock import SystemClock
 from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
@@ -40,12 +45,16 @@ from buffer.store.base import (
     Version,
     Won,
     check_location,
+    too_large,
 )
 from buffer.store.files import (
     RESERVED,
     LockTimeout,
+    NotPlain,
     fsync_folder,
     locked,
+    open_plain,
+    refuse_links,
     remove_stale_temps,
     write_temp,
 )
@@ -55,10 +64,12 @@ LOCK_COUNT = 1024  # bounded, though objects are not; two objects that share a l
 LOCK_TIMEOUT_S = 30.0  # a holder needs milliseconds; longer means it was stopped, and waiting will not help
 STAMP_AGE_MIN_MS = 2_000  # the coarsest file times in use (FAT); see _Stamps
 STAMPS_MAX = 64
+READ_BYTES = 1 << 20
 
 _Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a method
 _Stamp: TypeAlias = tuple[int, int, int, int, int]
 
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP})
 _clock = SystemClock()
@@ -74,6 +85,8 @@ class LocalStore:
         # Absolute now: a pickled store must not depend on the working folder of whoever opens it.
         self._root = Path(root).absolute()
         self._stamps = _Stamps()
+        self._unsettled: set[Path] = set()
+        """Renamed into place, with an fsync of the folder that failed."""
 
     @property
     def url(self) -> str:
@@ -89,28 +102,38 @@ class LocalStore:
         """As the protocol says. The cause of ObjectNotFound tells whether a folder has that name."""
         return self._read(self._path(location))
 
+    def get_bounded(self, location: str, max_bytes: int) -> Object:
+        return self._read(self._path(location), max_bytes)
+
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         """As the protocol says. A file that carries the stamp it had when last read is not even opened."""
         path = self._path(location)
-        if self._stamps.prove(path, version):
+        if path not in self._unsettled and self._stamps.prove(path, version):
             return None
         found = self._read(path)
         return None if found.version == version else found
 
     def head(self, location: str) -> ObjectInfo:
-        """Size and version. The version is a hash of the content, so the file is read."""
-        found = self.get(location)
-        return ObjectInfo(location, len(found.data), found.version)
-
-    def put(self, location: str, data: bytes) -> None:
+        """Size and version. The version is a hash of the content, so the file is read, a piece at a time."""
         path = self._path(location)
+        with self._opened(path) as file:
+            digest = _digest()
+            for piece in _pieces(file):
+                digest.update(piece)
+            return ObjectInfo(location, file.tell(), digest.hexdigest())
+
+    def put(self, location: str, data: bytes | memoryview) -> None:
+        self._put(self._path(location), [data])
+
+    def _put(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         with self._errors("write", path):
-            temp = write_temp(path.parent, data)
+            refuse_links(self._root, path.parent)
+            temp = write_temp(path.parent, pieces)
             try:
                 # Only the rename is under the lock: a large upload must not hold up the swaps of others.
                 with self._locked(path):
                     temp.replace(path)
-                    fsync_folder(path.parent)
+                    self._settle_rename(path)
             finally:
                 temp.unlink(missing_ok=True)
 
@@ -121,11 +144,15 @@ class LocalStore:
         return self._swap(location, data, version)
 
     def copy(self, source: str, target: str) -> None:
-        self.put(target, self.get(source).data)
+        path = self._path(target)
+        with self._opened(self._path(source)) as file:
+            self._put(path, _pieces(file))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """Every object below the folder. Versions are None: they would cost reading every file."""
-        return self._walk(self._path(prefix) if prefix else self._root, prefix)
+        if after is not None:
+            check_location(after)
+        return self._walk(self._path(prefix) if prefix else self._root, prefix, after)
 
     def delete_many(self, locations: Sequence[str]) -> _Failures:
         paths = [(location, self._path(location)) for location in locations]
@@ -134,7 +161,7 @@ class LocalStore:
             try:
                 with self._errors("delete", path):
                     self._delete(path)
-            except StorageError as error:
+            except (StorageError, InvalidInput) as error:  # a link in its path, say
                 failures.append(DeleteFailure(location, error))
         for folder in {path.parent for _, path in paths}:
             remove_stale_temps(folder)
@@ -142,35 +169,47 @@ class LocalStore:
 
     # Reading
 
-    def _read(self, path: Path) -> Object:
+    def _read(self, path: Path, max_bytes: int | None = None) -> Object:
+        if path in self._unsettled:
+            self._write_anew(path)
+        with self._opened(path) as file:
+            status = os.fstat(file.fileno())
+            if max_bytes is not None and status.st_size > max_bytes:
+                raise too_large(self._location(path), self.url, status.st_size, max_bytes)
+            data = file.read()
+        version = _version(data)
+        self._stamps.remember(path, _stamp(status), version)
+        return Object(data, version)
+
+    @contextmanager
+    def _opened(self, path: Path) -> Iterator[BinaryIO]:
         with self._errors("read", path):
             try:
-                with path.open("rb") as file:
-                    stamp = _stamp(os.fstat(file.fileno()))
-                    data = file.read()
+                refuse_links(self._root, path.parent)
+                with os.fdopen(open_plain(path), "rb") as file:
+                    yield file
             except _NO_OBJECT as error:  # a folder, or something below a file, is no object
                 if isinstance(error, NotADirectoryError) and not self._root.is_dir():
                     raise  # nothing will ever be found in this store
                 raise self._not_found(self._location(path)) from error
-        version = _version(data)
-        self._stamps.remember(path, stamp, version)
-        return Object(data, version)
 
-    def _walk(self, folder: Path, prefix: str) -> Iterator[ObjectInfo]:
+    def _walk(self, folder: Path, prefix: str, after: str | None) -> Iterator[ObjectInfo]:
+        with self._errors("list", folder):
+            refuse_links(self._root, folder)
         pending = [(folder, prefix)]
         while pending:
             folder, prefix = pending.pop()
             missing_is_empty = suppress(*_NO_OBJECT)
-            with self._errors("list", folder), missing_is_empty, os.scandir(folder) as entries:
+            with self._errors("list", folder), missing_is_empty, _too_deep_is_empty(), os.scandir(folder) as entries:
                 for entry in entries:
                     location = f"{prefix}/{entry.name}" if prefix else entry.name
                     if not _is_location(location):
                         continue  # ours, or somebody's file that no location can name
-                    if entry.is_dir():
+                    if entry.is_dir(follow_symlinks=False):
                         pending.append((Path(entry.path), location))
-                    elif entry.is_file():
+                    elif (after is None or location > after) and entry.is_file(follow_symlinks=False):
                         with suppress(FileNotFoundError):  # deleted meanwhile
-                            yield ObjectInfo(location, entry.stat().st_size, None)
+                            yield ObjectInfo(location, entry.stat(follow_symlinks=False).st_size, None)
 
     # Writing
 
@@ -188,14 +227,18 @@ class LocalStore:
                     return Lost()  # without making folders and locks for it
                 with self._locked(path):
                     if not self._is_at(path, expected):
+                        self._stamps.forget(path)  # reading back must not take its word for it either
                         return Lost()
-                    temp = write_temp(path.parent, data)
+                    temp = write_temp(path.parent, [data])
                     try:
-                        temp.replace(path)
+                        if expected is None and not _link(temp, path):
+                            return Lost()
+                        if expected is not None:
+                            temp.replace(path)
                         renamed = True
                     finally:
                         temp.unlink(missing_ok=True)
-                    fsync_folder(path.parent)
+                    self._settle_rename(path)
         except StorageError as error:
             if renamed or error.retryable:
                 return Unknown(error)
@@ -204,24 +247,47 @@ class LocalStore:
 
     def _is_at(self, path: Path, expected: Version | None) -> bool:
         if expected is not None:
-            if self._stamps.prove(path, expected):
-                return True
             try:
-                return self._read(path).version == expected
+                with self._opened(path) as file:
+                    return _version(file.read()) == expected
             except ObjectNotFound:
                 return False
         try:
-            return stat.S_ISDIR(path.stat().st_mode)  # a folder: the rename will say what is wrong
+            return stat.S_ISDIR(path.lstat().st_mode)  # a folder: the write will say what is wrong
         except FileNotFoundError:
             return True
 
+    def _settle_rename(self, path: Path) -> None:
+        """Make the rename durable. Called under the lock; on an error the object is remembered as unsettled."""
+        self._unsettled.add(path)
+        fsync_folder(path.parent)
+        self._unsettled.discard(path)
+
+    def _write_anew(self, path: Path) -> None:
+        """Put a new file with the same content in the place of one whose folder could not be synced.
+
+        Syncing the folder once more would not do: after a failure a system may take for written what it dropped.
+        """
+        with self._errors("read", path), self._locked(path):
+            try:
+                with self._opened(path) as file:
+                    temp = write_temp(path.parent, _pieces(file))
+            except ObjectNotFound:
+                self._unsettled.discard(path)
+                return
+            try:
+                temp.replace(path)
+            finally:
+                temp.unlink(missing_ok=True)
+            self._settle_rename(path)
+
     def _delete(self, path: Path) -> None:
+        refuse_links(self._root, path.parent)
         try:
-            path.stat()
+            if stat.S_ISDIR(path.lstat().st_mode):
+                return
         except _NO_OBJECT:
             return  # without making folders and locks for it
-        if path.is_dir():
-            return
         with self._locked(path):
             path.unlink(missing_ok=True)
             fsync_folder(path.parent)
@@ -231,6 +297,8 @@ class LocalStore:
         """Hold the object's lock. Raises a retryable StorageError when it stays taken."""
         name = hashlib.blake2b(os.fsencode(path.relative_to(self._root)), digest_size=8).digest()
         lock = self._root / LOCK_FOLDER / f"{int.from_bytes(name, 'big') % LOCK_COUNT:04d}"
+        refuse_links(self._root, path.parent)
+        refuse_links(self._root, lock.parent)
         try:
             with locked(lock, LOCK_TIMEOUT_S):
                 yield
@@ -272,6 +340,11 @@ class LocalStore:
 
     def _explain(self, error: OSError, action: str, path: Path) -> Exception:
         location, reason = self._location(path), error.strerror or str(error)
+        if isinstance(error, NotPlain):
+            return InvalidInput(
+                f"cannot {action} {location!r} in {self.url}: {error.filename!r} is {reason}; below a store's folder "
+                "there must be plain files and folders only"
+            )
         if error.errno == errno.ENAMETOOLONG:
             return InvalidInput(f"the location {location!r} is too long for a file name: {reason}")
         if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
@@ -316,13 +389,16 @@ class _Stamps:
             self._known.clear()  # callers poll one or two objects; batches are read once
         self._known[path] = (stamp, version)
 
+    def forget(self, path: Path) -> None:
+        self._known.pop(path, None)
+
     def prove(self, path: Path, version: Version) -> bool:
         """Whether the file is known to hold this version still. False means: read it."""
         known = self._known.get(path)
         if known is None or known[1] != version:
             return False
         try:
-            return _stamp(path.stat()) == known[0]
+            return _stamp(path.lstat()) == known[0]
         except OSError:
             return False  # reading it will say what is wrong
 
@@ -331,8 +407,43 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """A file that may be larger than memory."""
+    while piece := file.read(READ_BYTES):
+        yield piece
+
+
+def _digest(data: bytes = b"") -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=16)
+
+
 def _version(data: bytes) -> Version:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return _digest(data).hexdigest()
+
+
+def _link(temp: Path, path: Path) -> bool:
+    """Give the file its name if nothing has it yet: the file system decides, whatever this machine remembers."""
+    try:
+        os.link(temp, path, follow_symlinks=False)
+    except FileExistsError:
+        if path.is_dir() and not path.is_symlink():
+            raise
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        temp.replace(path)  # the lock must do
+    return True
+
+
+@contextmanager
+def _too_deep_is_empty() -> Iterator[None]:
+    """A folder whose path is longer than the system allows: no location leads there either."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
 
 
 def _is_location(location: str) -> bool:

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 import obstore
 from obstore import exceptions as obs_errors
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from buffer.errors import InvalidConfig, InvalidInput, ObjectNotFound, StorageError, StoreUnusable, Throttled
+from buffer.errors import (
+    BufferQueueError,
+    InvalidConfig,
+    InvalidInput,
+    ObjectNotFound,
+    StorageError,
+    StoreUnusable,
+    Throttled,
+)
 from buffer.store.base import (
     DeleteFailure,
     Lost,
@@ -28,24 +36,15 @@ from buffer.store.base import (
     Version,
     Won,
     check_location,
+    too_large,
 )
-from buffer.store.failures import Failure, public_url, redact
+from buffer.store.endpoints import check_endpoints
+from buffer.store.failures import Failure, redact
+from buffer.urls import parse_url
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutResult
     from obstore.store import ObjectStore
-
-SCHEMES = {
-    "s3": "s3",
-    "s3a": "s3",  # what Spark calls the same bucket
-    "gs": "gs",
-    "az": "az",
-    "azure": "az",
-    "abfs": "abfss",
-    "abfss": "abfss",
-    "memory": "memory",
-}
-"""Every URL scheme that is understood, and the name it goes by here."""
 
 DEFAULT_RETRY: Mapping[str, Any] = {
     # Callers have deadlines of about a minute and decide themselves what to do next; obstore's own three
@@ -62,6 +61,8 @@ DEFAULT_CLIENT: Mapping[str, Any] = {"connect_timeout": "5s", "timeout": "60s"}
 DELETE_CHUNK = 1000  # S3's limit for one request
 DELETE_FAILURES_IN_A_ROW_MAX = 3  # then the store is in trouble: leave the rest for the next time
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a method
 _OBSTORE_ERRORS = (obs_errors.BaseError, OSError, NotImplementedError)
 
@@ -110,6 +111,11 @@ class CloudStore:
         assert found is not None, "only a conditional get finds nothing new"
         return found
 
+    def get_bounded(self, location: str, max_bytes: int) -> Object:
+        found = self._get(location, None, max_bytes)
+        assert found is not None, "only a conditional get finds nothing new"
+        return found
+
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         if self._kind != "gs":
             return self._get(location, version)
@@ -120,16 +126,16 @@ class CloudStore:
     def head(self, location: str) -> ObjectInfo:
         path = self._path(location)
         try:
-            meta = obstore.head(self._ready(), path)
+            meta = _native(obstore.head, self._ready(), path)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "read", location)
         return ObjectInfo(location, meta["size"], self._version(meta, location))
 
-    def put(self, location: str, data: bytes) -> None:
+    def put(self, location: str, data: bytes | memoryview) -> None:
         path = self._path(location)
         try:
             # In parts, a large upload can go on after a hiccup; in memory they would only be copied together again.
-            obstore.put(self._ready(), path, data, use_multipart=False if self._kind == "memory" else None)
+            _native(obstore.put, self._ready(), path, data, use_multipart=False if self._kind == "memory" else None)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "write", location)
 
@@ -142,13 +148,15 @@ class CloudStore:
     def copy(self, source: str, target: str) -> None:
         paths = self._path(source), self._path(target)
         try:
-            obstore.copy(self._ready(), *paths)
+            _native(obstore.copy, self._ready(), *paths)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "copy", source)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         path = self._path(prefix) if prefix else self._prefix.rstrip("/")
-        return self._list(path, prefix)
+        if after is not None:
+            check_location(after)
+        return self._list(path, prefix, after)
 
     def delete_many(self, locations: Sequence[str]) -> _Failures:
         """Delete them all. One reported as failed may yet be gone, when the store's answer was lost."""
@@ -159,25 +167,30 @@ class CloudStore:
             failures += self._delete_chunk(locations[start : start + DELETE_CHUNK])
         return failures
 
-    def _get(self, location: str, unless: Version | None) -> Object | None:
+    def _get(self, location: str, unless: Version | None, max_bytes: int | None = None) -> Object | None:
         path = self._path(location)
         try:
-            found = obstore.get(self._ready(), path, options={"if_none_match": unless} if unless else None)
-            data = found.bytes().to_bytes()
+            found = _native(obstore.get, self._ready(), path, options={"if_none_match": unless} if unless else None)
+            if max_bytes is not None and found.meta["size"] > max_bytes:  # the body is still on the other side
+                raise too_large(location, self._url, found.meta["size"], max_bytes)
+            data = _native(found.bytes).to_bytes()
             return Object(data, self._version(found.meta, location))
         except obs_errors.NotModifiedError:
             return None
         except _OBSTORE_ERRORS as error:
             self._raise(error, "read", location)
 
-    def _list(self, path: str, prefix: str) -> Iterator[ObjectInfo]:
+    def _list(self, path: str, prefix: str, after: str | None) -> Iterator[ObjectInfo]:
         # Azure and GCS spell versions in listings another way than everywhere else, or leave them out.
         versions = self._kind in ("s3", "memory")
+        offset = self._prefix + after if after is not None else None
         try:
-            for page in obstore.list(self._ready(), path or None):
+            pages = iter(_native(obstore.list, self._ready(), path or None, offset=offset))
+            while (page := _native(next, pages, None)) is not None:
                 for meta in page:
                     location = meta["path"].removeprefix(self._prefix)
-                    yield ObjectInfo(location, meta["size"], meta["e_tag"] if versions else None)
+                    if after is None or location > after:  # Azure's emulator takes the offset and does not obey it
+                        yield ObjectInfo(location, meta["size"], meta["e_tag"] if versions else None)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "list", prefix)
 
@@ -186,9 +199,10 @@ class CloudStore:
         store = self._ready()
         try:
             if expected is None:
-                result = obstore.put(store, path, data, mode="create")
+                result = _native(obstore.put, store, path, data, mode="create")
             else:
-                result = obstore.put(
+                result = _native(
+                    obstore.put,
                     store,
                     path,
                     data,
@@ -202,7 +216,7 @@ class CloudStore:
             if failure.is_lost_race or (failure.is_not_found and expected is not None):
                 return Lost()
             ours = self._explain(failure, "write", location)
-            if isinstance(ours, StoreUnusable) and failure.retries == 0:
+            if isinstance(ours, StoreUnusable | InvalidInput) and failure.retries == 0:
                 raise ours from None
             return Unknown(ours)
 
@@ -210,7 +224,7 @@ class CloudStore:
         store = self._ready()
         paths = [self._path(location) for location in locations]
         try:
-            obstore.delete(store, paths)
+            _native(obstore.delete, store, paths)
         except _OBSTORE_ERRORS:
             # It stops at the first failure and says little: ask one by one.
             pass
@@ -223,7 +237,7 @@ class CloudStore:
                 failures.append(DeleteFailure(location, failures[-1].cause))
                 continue
             try:
-                obstore.delete(store, path)
+                _native(obstore.delete, store, path)
                 in_a_row = 0
             except _OBSTORE_ERRORS as error:
                 cause = self._explain(Failure(error), "delete", location)
@@ -270,6 +284,8 @@ class CloudStore:
                     key="store_options",
                 )
             return _memory_store(self._bucket)
+        self._check_tables()
+        check_endpoints(self._kind, self._options, os.environ)
         options = {
             **self._options,
             "client_options": {**DEFAULT_CLIENT, **(self._options.get("client_options") or {})},
@@ -284,18 +300,26 @@ class CloudStore:
                 return AzureStore(self._bucket, **options)
             return AzureStore.from_url(f"abfss://{self._bucket}/", **options)
         except (*_OBSTORE_ERRORS, ValueError, TypeError) as error:
-            reason = str(error).partition("\n")[0]
+            reason = redact(str(error), self._options).partition("\n")[0]
             raise InvalidConfig(
-                f"{self._url} cannot be opened with the options {', '.join(sorted(self._options)) or '(none)'}: "
-                f"{redact(reason, self._options)}",
+                f"{self._url} cannot be opened with the options "
+                f"{', '.join(sorted(self._options)) or '(none)'}: {reason}",
                 key="store_options",
             ) from None  # the text of the cause may hold a key
+
+    def _check_tables(self) -> None:
+        for name in ("client_options", "retry_config"):
+            if not isinstance(self._options.get(name) or {}, Mapping):
+                raise InvalidConfig(f"{self._url} needs a table of options as {name}", key="store_options")
 
     def _raise(self, error: BaseException, action: str, location: str) -> NoReturn:
         raise self._explain(Failure(error), action, location) from None  # the cause's text may hold a key
 
-    def _explain(self, failure: Failure, action: str, location: str) -> StorageError:
+    def _explain(self, failure: Failure, action: str, location: str) -> BufferQueueError:
         facts: dict[str, Any] = {"location": location, "url": self._url, "retryable": False}
+        if failure.is_bad_location:
+            reason = redact(failure.reason, self._options)
+            return InvalidInput(f"the location {location!r} is not allowed in {self._url}: {reason}")
         if failure.is_missing_bucket or (failure.is_not_found and action == "write"):
             # A write finds no object missing: it is the bucket, also where the server does not say so.
             what = "container" if self._kind in ("az", "abfss") else "bucket"
@@ -315,39 +339,19 @@ class CloudStore:
         return (Throttled if failure.is_throttled else StorageError)(text, **facts)
 
 
-def parse_url(url: str) -> tuple[str, str, str]:
-    """Scheme, bucket and prefix of a store URL. The prefix is used as given: nothing in it is decoded.
-
-    Keys belong into the options. A URL that carries some is refused, and not repeated in the message.
-    """
-    scheme, separator, rest = url.partition("://")
-    kind = SCHEMES.get(scheme.lower())
-    if not separator or kind is None:
-        raise _refuse(url, f"its scheme is none of {', '.join(SCHEMES)}")
-    bucket, _, prefix = rest.partition("/")
-    user, at, _host = bucket.rpartition("@")
-    if "?" in rest:
-        raise _refuse(url, "it has a query ('?…'); pass keys and settings as options")
-    if (at and kind != "abfss") or ":" in user:
-        raise _refuse(url, "it has a user ('…@'); pass keys and settings as options")
-    if kind == "abfss" and not user:
-        raise _refuse(url, "write it like abfss://container@account.dfs.core.windows.net/prefix")
-    if not bucket and kind != "memory":
-        raise _refuse(url, f"it names no bucket; write it like {scheme}://bucket/prefix")
-    prefix = prefix.strip("/")
-    if prefix:
-        check_location(prefix)
-    return kind, bucket, prefix
-
-
-def _refuse(url: str, reason: str) -> InvalidConfig:
-    shown = public_url(url)
-    return InvalidConfig(f"{shown!r} is not allowed as a store: {reason}", key="store", value=shown)
-
-
 def _memory_store(name: str) -> MemoryStore:
     """The store of that name in this process; one of its own each time where the name is empty."""
     if not name:
         return MemoryStore()
     with _memory_lock:
         return _memory.setdefault(name, MemoryStore())
+
+
+def _native(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call obstore. A panic in there is no Exception in Python, and would end threads that could go on."""
+    try:
+        return function(*args, **kwargs)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # nowhere to import it from
+            raise
+        raise obs_errors.GenericError(f"obstore panicked: {error}") from None

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from buffer.errors import InvalidConfig
 from buffer.store.base import Store
-from buffer.store.failures import public_url
 from buffer.store.local import LocalStore
-from buffer.store.objects import SCHEMES, CloudStore
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+from buffer.store.objects import CloudStore
+from buffer.urls import local_path
 
 
 def open_store(url: str | os.PathLike[str] | Store, /, **options: Any) -> Store:
@@ -37,43 +32,17 @@ def open_store(url: str | os.PathLike[str] | Store, /, **options: Any) -> Store:
     if isinstance(url, Store) and not isinstance(url, str):
         _refuse_options(repr(url), options)
         return url
-    text = os.fspath(url)
+    text = os.fspath(url) if isinstance(url, str | os.PathLike) else None
     if not isinstance(text, str) or not text:
+        kind = "''" if text == "" else type(url).__name__
         raise InvalidConfig(
-            f"store={url!r} is not allowed: give a URL, a path or an open store", key="store", value=url
+            f"store={kind} is not allowed: give a URL, a path or an open store", key="store", value=kind
         )
-    found = _SCHEME.match(text)
-    scheme = found[1].lower() if found else ""
-    if "://" in text and scheme != "file":
-        if scheme not in SCHEMES:
-            shown = public_url(text)
-            raise InvalidConfig(
-                f"{shown!r} is not allowed as a store: its scheme must be one of "
-                f"{', '.join(f'{known}://' for known in ['file', *SCHEMES])}; or give a path",
-                key="store",
-                value=shown,
-            )
+    path = local_path(text)
+    if path is None:
         return CloudStore(text, options)
-    if scheme in SCHEMES or (scheme == "file" and "://" not in text):
-        raise InvalidConfig(
-            f"{text!r} is not allowed as a store: did you mean '{scheme}://…'?", key="store", value=text
-        )
     _refuse_options(repr(text), options)
-    return LocalStore(_file_path(text) if scheme == "file" else Path(text).expanduser())
-
-
-def _file_path(url: str) -> Path:
-    """A file URL is percent-encoded, as every program writes it; a plain path is used as it is."""
-    parts = urlsplit(url)
-    path = unquote(parts.path)
-    if parts.netloc not in ("", "localhost") or not path or parts.query or parts.fragment:
-        raise InvalidConfig(
-            f"{url!r} is not allowed as a store: write file:///absolute/path, with '#' and '?' percent-encoded, "
-            "or the plain path",
-            key="store",
-            value=url,
-        )
-    return Path(path)
+    return LocalStore(path)
 
 
 def _refuse_options(store: str, options: dict[str, Any]) -> None:

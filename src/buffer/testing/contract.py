@@ -241,6 +241,16 @@ class StoreContract:
             store.put(location, b"x")
         assert _listed(store, "many") == locations
 
+    def test_should_list_only_what_comes_after_a_location(self, store: Store) -> None:
+        locations = [f"many/{name}" for name in ("0a", "0b", "1.batch", "2", "Z", "a b", "ü", "\U0001f600")]
+        for location in [*locations, "later", "many/1/deep"]:
+            store.put(location, b"x")
+        for after in [*locations, "many", "many/1", "many/Y", "many/zz", "many0", "a"]:
+            found = [location for location in _listed(store, "many", after=after) if location != "many/1/deep"]
+            assert found == [location for location in locations if location > after]
+        sizes = {o.location: o.size for o in store.list("many", after="many/ü")}
+        assert sizes == {"many/\U0001f600": 1}
+
     def test_should_delete_all_and_only_those_given(self, store: Store) -> None:
         for location in ("d/a", "d/b", "d/c"):
             store.put(location, b"x")
@@ -323,8 +333,8 @@ def _won(outcome: Outcome) -> Won:
     return outcome
 
 
-def _listed(store: Store, prefix: str) -> list[str]:
-    return sorted(o.location for o in store.list(prefix))
+def _listed(store: Store, prefix: str, *, after: str | None = None) -> list[str]:
+    return sorted(o.location for o in store.list(prefix, after=after))
 
 
 def _at_once(act: Callable[[int], Outcome]) -> list[Outcome]:

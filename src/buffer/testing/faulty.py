@@ -183,10 +183,10 @@ class FaultyStore:
     def head(self, location: str) -> ObjectInfo:
         return self._run("head", location, lambda: self.store.head(location))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._run("list", prefix, lambda: self.store.list(prefix))
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        return self._run("list", prefix, lambda: self.store.list(prefix, after=after))
 
-    def put(self, location: str, data: bytes) -> None:
+    def put(self, location: str, data: bytes | memoryview) -> None:
         return self._run("put", location, lambda: self.store.put(location, data))
 
     def copy(self, source: str, target: str) -> None:

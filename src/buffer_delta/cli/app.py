@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import queue_options
+from buffer.cli.printing import echo, print_json
 from buffer.cli.shell import (
     BLOCKED,
     CORE_EXIT_CODES,
@@ -24,16 +26,15 @@ from buffer.cli.shell import (
     run,
     session_options,
 )
-from buffer.clock import SystemClock
 from buffer.errors import Fenced
+from buffer_delta.cli.demo import demo
 from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.cli.status import status, unblock
-from buffer_delta.demo import demo
 from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
 
 if TYPE_CHECKING:
-    from buffer_delta.progress import Progress
+    from buffer_delta.load.progress import Progress
 
 EXIT_CODES: ExitCodes = (
     (Blocked, BLOCKED),
@@ -109,19 +110,19 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
     spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
 
     def tell(progress: Progress) -> None:
-        click.echo(progress.to_json() if as_json else str(progress))
+        print_json(progress.to_dict()) if as_json else echo(str(progress))
 
     with running_spark(f"buffer-delta {config.table}", **spark_settings) as spark:
-        from buffer_delta.loader import Loader
+        from buffer_delta.load.loader import Loader
 
         try:
             last = Loader(spark, config, on_progress=tell).run(available_now=available_now)
         except Fenced:
-            click.echo(f"another loader took over; ending in {fenced_wait_s:g} s", err=True)
-            SystemClock().sleep(fenced_wait_s)
+            echo(f"another loader took over; ending in {fenced_wait_s:g} s", err=True)
+            InterruptibleClock().sleep(fenced_wait_s)
             raise
     if last is None and not as_json:
-        click.echo("there was nothing to load")
+        echo("there was nothing to load")
 
 
 for command in (load, status, unblock, demo, completion_command("buffer-delta")):

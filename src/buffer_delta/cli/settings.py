@@ -18,11 +18,11 @@ from buffer.cli.options import settings
 from buffer.config import read_toml
 from buffer.errors import InvalidConfig
 from buffer_delta.config import DLQ_STRATEGIES, LoaderConfig
+from buffer_delta.formats import format_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CODE_SETTINGS = ("transform", "route_by")
-FORMATS = ("raw", "text", "json", "arrow")
 
 
 def _pairs(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[str, str] | None:
@@ -30,7 +30,7 @@ def _pairs(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) 
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
-            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+            raise click.BadParameter("write KEY=VALUE, with no space around the '='")
         parsed[key] = text
     return parsed or None
 
@@ -44,7 +44,7 @@ def loader_options(command: F) -> F:
     option = click.option
     options = [
         option("--table", metavar="NAME|PATH", help="Delta table: db.events, ./events, s3a://bucket/events."),
-        option("--format", "format_name", type=click.Choice(FORMATS), help="[default: raw]"),
+        option("--format", "format_name", type=click.Choice(format_names()), help="[default: raw]"),
         option("--schema", metavar="DDL", help="Columns of json records: 'id BIGINT, at TIMESTAMP'."),
         option("--dead-letters", metavar="TABLE", help="Where records and batches go that cannot be read."),
         option("--dlq-strategy", type=click.Choice(DLQ_STRATEGIES), help="For batches that cannot be read."),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buffer.cli.shell import is_terminal
+from buffer.cli.printing import echo, is_terminal
 from buffer.errors import BufferQueueError
 from buffer_delta.errors import SparkUnusable
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SPARK_MODULES = ("pyspark", "delta", "py4j", "pandas")
+SPARK_MODULES = ("pyspark", "delta", "py4j", "pandas", "numpy")
 
 
 def spark_options(command: F) -> F:
@@ -48,16 +48,16 @@ def running_spark(
     for pair in spark_conf:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise click.BadParameter(f"--spark-conf {pair!r} is not KEY=VALUE")
+            raise click.BadParameter("--spark-conf: write KEY=VALUE, with no space around the '='")
         conf[key] = value
     with explaining_spark():
         from pyspark import SparkContext
 
-        from buffer_delta.session import spark_session
+        from buffer_delta.spark.session import spark_session
 
         was_running = SparkContext._active_spark_context is not None
         if not was_running and is_terminal(sys.stderr):
-            click.echo("starting Spark …", err=True)
+            echo("starting Spark …", err=True)
         spark = spark_session(
             app_name, master=master, memory=driver_memory, extra_packages=tuple(packages), config=conf or None
         )

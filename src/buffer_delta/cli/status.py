@@ -10,13 +10,16 @@ import click
 
 from buffer.cli.look import open_queue
 from buffer.cli.options import LOADER_TABLES, queue_options
-from buffer.cli.shell import json_option, print_facts, print_json, print_table
+from buffer.cli.printing import echo, print_facts, print_json, print_table
+from buffer.cli.shell import json_option
 from buffer.clock import SystemClock
-from buffer.human import plural
-from buffer.status import QueueStatus, queue_status, read_manifest
+from buffer.inspect.human import plural
+from buffer.inspect.status import QueueStatus, queue_status, read_manifest
+from buffer.ledger.entries import count
 from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.delta.state import NOTHING
 from buffer_delta.errors import RouteChanged
-from buffer_delta.journal import Journal
+from buffer_delta.load.plans import Plans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +65,7 @@ def status(as_json: bool, **options: Any) -> None:
         return
     print_facts(found.facts())
     if tables:
-        click.echo()
+        echo()
         print_table(
             ["table", "loaded through", "batches behind", ""],
             [
@@ -74,23 +77,23 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableStatus:
-    from buffer_delta.table import DeltaTarget
+    from buffer_delta.delta.table import DeltaTarget
 
     assert queue.ledger is not None, "the caller looked"
     target = DeltaTarget(spark, name)
     app_id = queue.ledger.app_id or ""
-    table_id, committed = target.table_id(), target.committed(app_id)
+    seen = target.look(app_id)
     planned_id = queue.plan.table_ids.get(name) if queue.plan else None
-    rewrite = target.rewritten_since(app_id)
     problem = None
-    if planned_id is not None and table_id != planned_id:
-        problem = "dropped since the last commit" if table_id is None else "dropped and made again since"
-    elif rewrite:
-        problem = f"{rewrite.operation} at version {rewrite.version} took rows back"
-    elif (-1 if committed is None else committed) < queue.first_sequence - 1:
+    if planned_id is not None and seen.table_id != planned_id:
+        problem = "dropped since the last commit" if seen.table_id is None else "dropped and made again since"
+    elif seen.rewrite:
+        problem = f"{seen.rewrite.operation} at version {seen.rewrite.version} took rows back"
+    elif seen.position < queue.first_sequence - 1:
         problem = f"a gap: the queue goes on at {queue.first_sequence}"
-    behind = max(0, queue.next_sequence - 1 - (-1 if committed is None else committed))
-    return TableStatus(name, table_id is not None, committed, behind, problem)
+    behind = max(0, queue.next_sequence - 1 - seen.position)
+    committed = None if seen.position == NOTHING else seen.position
+    return TableStatus(name, seen.version is not None, committed, behind, problem)
 
 
 @click.command()
@@ -98,7 +101,7 @@ def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableSt
 @click.option(
     "--skip",
     is_flag=True,
-    help="Give the bad batches up: they go to the dead letters, whole, if the loader has that table.",
+    help="Give the bad batches and entries up: they go to the dead letters, if the loader has that table.",
 )
 @click.option(
     "--replan",
@@ -110,10 +113,11 @@ def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableSt
 def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     """Let a blocked loader go on.
 
-    A loader blocks when batches cannot be read after several attempts and its dlq_strategy says so; `buffer
-    status` shows which, `buffer verify` shows why. Mend them, then run this and start the loader again: it tries
-    the same range once more. Or give them up with --skip: they go to the dead letters, or, if the loader has no such
-    table, are left out. Their objects stay until the collector comes: copy them first if you may want them again.
+    A loader blocks when batches cannot be read, or entries fail every time, after several attempts and its
+    dlq_strategy says so; its error and `buffer ledger dump` name them with the reasons. Fix them, the table or the
+    configuration, then run this and start the loader again: it tries the same range once more. Or give just those up
+    with --skip: they go to the dead letters, or, if the loader has no such table, are left out. Their objects stay
+    until the collector comes: copy them first if you may want them again.
 
     With --replan, a range that was begun and cannot be finished, because its configuration does not fit the table,
     say, is set free for a changed one. It is refused if a table holds the range already: that one must be finished
@@ -129,7 +133,7 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
         raise click.UsageError("--skip gives batches up, --replan loads all of them in another way: choose one")
     config, store = open_queue(options, LOADER_TABLES)
     read_manifest(store, config.manifest_path)  # "nothing is blocked" must not be said of a queue that is not there
-    journal = Journal(store, config.manifest_path, SystemClock())
+    journal = Plans(store, config.manifest_path, SystemClock())
     if replan:
         _replan(journal, options, as_json)
         return
@@ -137,25 +141,28 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json({"unblocked": dataclasses.asdict(released) if released else None, "skip": skip})
     elif released is None:
-        click.echo("nothing is blocked")
+        echo("nothing is blocked")
     else:
-        bad = plural(len(released.batches), "batches")
+        entries = count(released.entries)
+        bad = " and ".join(
+            [plural(len(released.batches), "batches")] * (bool(released.batches) or not entries)
+            + [plural(entries, "entries")] * bool(entries)
+        )
         after = (
             f"{bad} go to the dead letters, if there are any, else nowhere" if skip else f"{bad} will be tried again"
         )
-        click.echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
+        echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
 
 
-def _replan(journal: Journal, options: dict[str, Any], as_json: bool) -> None:
-    from buffer_delta.table import DeltaTarget
+def _replan(journal: Plans, options: dict[str, Any], as_json: bool) -> None:
+    from buffer_delta.delta.table import DeltaTarget
 
     ledger = journal.read()
     plan = ledger.plan if ledger else None
     if ledger is not None and plan is not None and plan.quarantined is not None:
         with running_spark("buffer-delta unblock", **_spark_settings(options)) as spark:
             for name in ledger.tables:
-                committed = DeltaTarget(spark, name).committed(ledger.app_id or "")
-                if committed is not None and committed >= plan.first:
+                if DeltaTarget(spark, name).look(ledger.app_id or "").position >= plan.first:
                     raise RouteChanged(
                         f"{name!r} holds the range {plan.first}..{plan.last} already, which was begun for "
                         f"{list(ledger.tables)}; finish it with the configuration that began it",
@@ -168,9 +175,9 @@ def _replan(journal: Journal, options: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json({"replanned": {"first": plan.first, "last": plan.last} if plan else None})
     elif plan is None:
-        click.echo("nothing was begun that a changed configuration could not load")
+        echo("nothing was begun that a changed configuration could not load")
     else:
-        click.echo(f"batches {plan.first}..{plan.last} will be loaded as the next start is configured")
+        echo(f"batches {plan.first}..{plan.last} will be loaded as the next start is configured")
 
 
 def _spark_settings(options: dict[str, Any]) -> dict[str, Any]:

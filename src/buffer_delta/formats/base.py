@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+
+from buffer_delta.formats.cells import row_cells, rows_per_piece
+from buffer_delta.formats.entries import Indices, chunks
+from buffer_delta.formats.options import FormatOptions
 
 RESCUED = "_rescued_data"
 """The column for what does not fit the others, as JSON text."""
@@ -24,7 +26,12 @@ RESCUED = "_rescued_data"
 MAX_COLUMNS = 1000
 """Of a table whose columns follow the data, unless its format says otherwise."""
 
-Indices = npt.NDArray[np.int64]
+
+ERROR_MAX = 1000  # characters of what is wrong with an entry: it is written for people, and kept in a table
+
+
+def brief(error: str) -> str:
+    return error if len(error) <= ERROR_MAX else error[:ERROR_MAX] + "…"
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,12 @@ class Format(ABC):
     name: ClassVar[str]
     many_rows: ClassVar[bool] = False
     """Whether one entry may give several rows: then `_index` numbers the rows of a batch, not its entries."""
+    Options: ClassVar[type[FormatOptions]] = FormatOptions
+    """What can be said about it."""
+
+    def __init__(self, **options: Any) -> None:
+        """Raises InvalidConfig that names the option which is wrong, and what is allowed."""
+        self.options = self.Options.of(self.name, options)
 
     @property
     @abstractmethod
@@ -54,6 +67,19 @@ class Format(ABC):
     @abstractmethod
     def parse(self, entries: pa.Array) -> Parsed:
         """Rows for every entry that can be understood; never raises for what an entry holds."""
+
+    def within(self, max_bytes: int) -> Format:
+        """The same format, for which no single entry may expand to more than `max_bytes`."""
+        del max_bytes  # most formats expand nothing
+        return self
+
+    def pieces(self, entries: pa.BinaryArray, max_bytes: int, max_rows: int) -> Iterator[tuple[int, pa.BinaryArray]]:
+        """The entries in slices to parse one after the other, with the index of their first.
+
+        A slice has no more than so many bytes and entries, and its rows no more than CELLS_PER_PIECE cells (see
+        `cells`), unless it is one entry.
+        """
+        return chunks(entries, max_bytes, min(max_rows, rows_per_piece(row_cells(self.schema))))
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -96,28 +122,3 @@ class Format(ABC):
     def __repr__(self) -> str:
         facts = ", ".join(f"{key}={value!r}" for key, value in self.settings().items() if value is not None)
         return f"{type(self).__name__}({facts})"
-
-
-def as_binary(entries: pa.Array | pa.ChunkedArray) -> pa.BinaryArray:
-    """The entries as one binary array with 32-bit offsets."""
-    if isinstance(entries, pa.ChunkedArray):
-        entries = entries.combine_chunks()
-    return entries if entries.type == pa.binary() else entries.cast(pa.binary())
-
-
-def offsets_of(entries: pa.BinaryArray) -> npt.NDArray[np.int32]:
-    """Where each entry begins in the values buffer, and at last where the last one ends. No copy."""
-    if len(entries) == 0:
-        return np.zeros(1, np.int32)
-    return np.frombuffer(entries.buffers()[1], np.int32)[entries.offset : entries.offset + len(entries) + 1]
-
-
-def chunks(entries: pa.BinaryArray, max_bytes: int, max_rows: int) -> Iterator[tuple[int, pa.BinaryArray]]:
-    """Slices of at most so many bytes and entries (but at least one entry), with the index of their first."""
-    offsets = offsets_of(entries).astype(np.int64)
-    start = 0
-    while start < len(entries):
-        fits = int(np.searchsorted(offsets, offsets[start] + max_bytes, side="right")) - 1
-        end = min(max(fits, start + 1), start + max_rows, len(entries))
-        yield start, entries.slice(start, end - start)
-        start = end

@@ -13,11 +13,16 @@ from typing import TypeVar
 import pyarrow as pa
 
 from buffer.errors import InvalidConfig
+from buffer_delta.formats.names import same_name_key
 
 T = TypeVar("T")
 
 TIMESTAMP = pa.timestamp("us", "UTC")
 DECIMAL_PRECISION_MAX = 38  # Spark's and Delta's
+NESTED_MAX = 60
+"""Levels of types within types of a given schema. Rows travel in Arrow's messages, which take 64."""
+_SHOWN_MAX = 200  # characters of a schema in a message
+_DIGITS = re.compile(r"[0-9]{1,9}")
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
@@ -60,13 +65,20 @@ def parse_ddl(text: str) -> pa.Schema:
     return pa.schema(fields)
 
 
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
         self._at = 0
-        for quoted, string, word, sign in _TOKEN.findall(text.strip()):
-            self._tokens.append(quoted or string or word or sign)
+        self._depth = 0
+        for token in _TOKEN.finditer(text.strip()):
+            if token[4] in ("'", '"', "`"):  # going on would look for its end again and again
+                raise self.error("a quote without an end")
+            self._tokens.append(token[0].lstrip())
 
     def peek(self, ahead: int = 0) -> str:
         return self._tokens[self._at + ahead] if self._at + ahead < len(self._tokens) else ""
@@ -88,9 +100,9 @@ class _Parser:
             raise self.error(f"expected {repr(token) if token else 'the end'}")
 
     def error(self, what: str) -> InvalidConfig:
-        where = f"before {self.peek()!r}" if self.peek() else "at the end"
+        where = f"before {_shown(self.peek())!r}" if self.peek() else "at the end"
         return InvalidConfig(
-            f"the schema {self._text!r} is not valid: {what} {where}; write it like "
+            f"the schema {_shown(self._text)!r} is not valid: {what} {where}; write it like "
             "'id BIGINT, name STRING, tags ARRAY<STRING>'",
             key="schema",
             value=self._text,
@@ -102,9 +114,9 @@ class _Parser:
             items.append(item())
         seen: set[str] = set()
         for name in (one.name for one in items):
-            if name.lower() in seen:
-                raise self.error(f"the column {name!r} is there twice (Spark does not tell cases apart)")
-            seen.add(name.lower())
+            if same_name_key(name) in seen:
+                raise self.error(f"the column {_shown(name)!r} is there twice (Spark does not tell cases apart)")
+            seen.add(same_name_key(name))
         return items
 
     def field(self) -> pa.Field:
@@ -147,7 +159,11 @@ class _Parser:
 
     def inside(self, item: Callable[[], T]) -> T:
         self.expect("<")
+        self._depth += 1
+        if self._depth > NESTED_MAX:
+            raise self.error(f"types within types more than {NESTED_MAX} levels deep")
         found = item()
+        self._depth -= 1
         self.expect(">")
         return found
 
@@ -167,7 +183,7 @@ class _Parser:
         self.expect("(")
         found: list[int] = []
         while len(found) < most:
-            if not self.peek().isdigit():
+            if not _DIGITS.fullmatch(self.peek()):
                 raise self.error("expected a number")
             found.append(int(self.take()))
             if not self.accept(","):

@@ -1,45 +1,22 @@
-"""Schemas: what a user may give, how two of them merge, how Arrow's and Spark's meet.
+"""Schemas that a user may give, as the Arrow schemas that formats work with.
 
-Merging rules, for schemas that follow the data. A value that does not fit is never lost: it stays, as it came, in
-the rescued column.
-
-    a new field                       becomes a column
-    int and double                    double
-    struct and struct                 field by field; list and list: by element
-    anything else, both new           string: every value has a text
-    a known column, another type      stays as it is; values that do not fit it are rescued
-    a name that Delta cannot store, that differs only in case, or that is taken: never a column, nor a struct's field
-    more than `max_columns` columns, or more fields inside of structs: never there either
+A DDL string, an Arrow schema, or Spark's StructType: of that its JSON is read, so Spark need not be there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from buffer.errors import InvalidConfig
-from buffer_delta.formats.base import MAX_COLUMNS
 from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, parse_ddl
+from buffer_delta.formats.ddl import NESTED_MAX as GIVEN_NESTED_MAX
+from buffer_delta.formats.names import same_name_key
+from buffer_delta.formats.struct_json import UnknownType, arrow_type, struct_fields
 
-_UNSTORABLE = frozenset(" ,;{}()\n\t=")  # Delta refuses them in column names unless columns are mapped
 _PLAIN = frozenset(
     (
         pa.bool_(),
@@ -48,27 +25,44 @@ _PLAIN = frozenset(
         *(pa.string(), pa.binary(), pa.date32()),
     )
 )
-_SPARK_PLAIN = (NumericType, StringType, BinaryType, BooleanType, DateType, TimestampType, TimestampNTZType)
+
+
+NESTED_MAX = 32
+"""Levels of types within types that follow the data: half of what Arrow's messages take."""
+
+
+def nested(kind: pa.DataType) -> int:
+    """The levels of a type: 0 for one that holds no others."""
+    return max((1 + nested(kind.field(at).type) for at in range(kind.num_fields)), default=0)
 
 
 def arrow_schema(given: Any) -> pa.Schema:
     """The Arrow schema of a DDL string, a StructType or an Arrow schema. Raises InvalidConfig."""
+    try:
+        return _normal_schema(_as_arrow(given), given)
+    except RecursionError as error:  # a StructType's own methods, or Arrow's, call themselves for each level
+        raise _too_deep("schema", type(given).__name__) from error
+
+
+def _as_arrow(given: Any) -> pa.Schema:
     if isinstance(given, str):
-        schema = parse_ddl(given)
-    elif isinstance(given, StructType):
-        schema = pa.schema([pa.field(f.name, _from_spark(f), nullable=f.nullable) for f in given.fields])
-    elif isinstance(given, pa.Schema):
-        schema = given
-    else:
-        raise InvalidConfig(
-            f"schema={given!r} is not allowed: it must be a DDL string ('id BIGINT, name STRING'), a StructType "
-            "or an Arrow schema",
-            key="schema",
-            value=given,
-        )
-    fields = [pa.field(f.name, _normal(f.name, f.type), nullable=f.nullable) for f in schema]
-    names = [f.name.lower() for f in fields]
-    twice = {name for name in names if names.count(name) > 1}
+        return parse_ddl(given)
+    if isinstance(given, pa.Schema):
+        return given
+    if (struct := struct_fields(given)) is not None:
+        return pa.schema([pa.field(f["name"], _from_struct(f), nullable=f["nullable"]) for f in struct])
+    raise InvalidConfig(
+        f"schema={given!r} is not allowed: it must be a DDL string ('id BIGINT, name STRING'), a StructType "
+        "or an Arrow schema",
+        key="schema",
+        value=given,
+    )
+
+
+def _normal_schema(schema: pa.Schema, given: Any) -> pa.Schema:
+    fields = [pa.field(f.name, _checked(f.name, f.type), nullable=f.nullable) for f in schema]
+    names = [same_name_key(f.name) for f in fields]
+    twice = {name for name, count in Counter(names).items() if count > 1}
     if twice or not fields:
         raise InvalidConfig(
             f"the schema has {f'columns twice: {sorted(twice)}' if twice else 'no columns'}",
@@ -76,11 +70,6 @@ def arrow_schema(given: Any) -> pa.Schema:
             value=given,
         )
     return pa.schema(fields)
-
-
-def spark_schema(schema: pa.Schema) -> StructType:
-    """The same columns for Spark, all of them nullable."""
-    return from_arrow_schema(nullable(schema))
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -92,175 +81,40 @@ def schema_text(schema: pa.Schema) -> list[list[Any]]:
     return [[f.name, str(f.type), f.nullable] for f in schema]
 
 
-def known_columns(table: StructType | None, taken: Collection[str]) -> tuple[pa.Schema, set[str]]:
-    """A table's columns that a format may fill, and the names that it must leave alone."""
-    fields, reserved = [], {name.lower() for name in taken}
-    for field in table.fields if table else ():
-        if field.name.lower() in reserved:
+def known_columns(table: Any, taken: Collection[str]) -> tuple[pa.Schema, set[str]]:
+    """The columns of a table's StructType that a format may fill, and the names that it must leave alone."""
+    fields, reserved = [], {same_name_key(name) for name in taken}
+    for field in struct_fields(table) or ():
+        name = field["name"]
+        if same_name_key(name) in reserved:
             continue
         try:
-            fields.append(pa.field(field.name, _normal(field.name, _from_spark(field))))
+            fields.append(pa.field(name, _checked(name, _from_struct(field))))
         except InvalidConfig:  # a type we cannot write, added by somebody else: its name is taken all the same
-            reserved.add(field.name.lower())
+            reserved.add(same_name_key(name))
     return pa.schema(fields), reserved
 
 
-def merge_schemas(
-    known: pa.Schema | None,
-    found: Iterable[pa.Schema],
-    *,
-    taken: Collection[str] = (),
-    max_columns: int = MAX_COLUMNS,
-) -> pa.Schema:
-    """The known columns, unchanged but for new fields in their structs, and those found besides, in order.
-
-    `taken` names are never added; nor are columns beyond `max_columns`, or fields of structs beyond as many again.
-    """
-    fields = {f.name.lower(): f for f in known} if known is not None else {}
-    fresh: dict[str, pa.Field] = {}
-    refused = {name.lower() for name in taken}
-    room = Room(max_columns - len(fields))
-    inside = Room(max_columns - sum(_fields_inside(f.type) for f in fields.values()))
-    for schema in found:
-        nested = _smallest_first(schema)
-        hollow = [f.with_type(pa.null()) if pa.types.is_nested(f.type) else f for f in schema] if nested else schema
-        for field in (*hollow, *nested):  # every column has its place before anything inside of them has
-            name = field.name.lower()
-            if name in fields:
-                _add(fields, field, _widened, room, inside)
-            elif name not in refused:
-                _add(fresh, field, merge_types, room, inside)
-    settled = [f.with_type(kind) for f in fresh.values() if (kind := _settled(f.type)) is not None]
-    return pa.schema([*fields.values(), *settled])
+def _from_struct(field: dict[str, Any]) -> pa.DataType:
+    try:
+        return arrow_type(field["type"])
+    except UnknownType as error:  # VARIANT and the like, which travel through Arrow in disguise
+        raise _refused(field["name"], str(error)) from error
 
 
-@dataclass(slots=True)
-class Room:
-    """How many fields there may still be: what there is no room for is rescued.
-
-    An object used as a map, with a key for every record, would otherwise make a table that nobody can read. Columns
-    have a room of their own, so that such an object takes no column's place.
-    """
-
-    left: int
+def _checked(name: str, kind: pa.DataType) -> pa.DataType:
+    if nested(kind) > GIVEN_NESTED_MAX:
+        raise _too_deep(name, "types within types")
+    return _normal(name, kind)
 
 
-_Merge: TypeAlias = Callable[[pa.DataType, pa.DataType, Room], pa.DataType]
-
-
-def merge_types(one: pa.DataType, other: pa.DataType, inside: Room) -> pa.DataType:
-    """The type that holds values of both. Null stands for no value seen yet."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return _admitted(other, inside)
-    if {one, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _merged_struct(one, other, merge_types, inside)
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(merge_types(one.value_type, other.value_type, inside))
-    inside.left += _fields_inside(one)
-    return pa.string()
-
-
-def storable(name: str) -> bool:
-    return bool(name) and not _UNSTORABLE & set(name)
-
-
-def _widened(known: pa.DataType, found: pa.DataType, inside: Room) -> pa.DataType:
-    """A known type with the new fields of its structs. Nothing else about it changes."""
-    if pa.types.is_struct(known) and pa.types.is_struct(found):
-        return _merged_struct(known, found, _widened, inside)
-    if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(_widened(known.value_type, found.value_type, inside))
-    return known
-
-
-def _merged_struct(one: pa.StructType, other: pa.StructType, merge: _Merge, inside: Room) -> pa.DataType:
-    if all(_brings_nothing(one, field, inside) for field in other):
-        return one
-    fields = {f.name.lower(): f for f in one}
-    nested = _smallest_first(other)
-    for field in (*(f for f in other if not pa.types.is_nested(f.type)), *nested) if nested else other:
-        _add(fields, field, merge, inside, inside)
-    if nested:
-        order = dict.fromkeys(f.name.lower() for kind in (one, other) for f in kind)
-        fields = {name: fields[name] for name in order if name in fields}
-    return pa.struct(list(fields.values()))
-
-
-def _brings_nothing(kind: pa.StructType, field: pa.Field, inside: Room) -> bool:
-    """Told without a look at all the fields of a large struct."""
-    at = kind.get_field_index(field.name)
-    return inside.left <= 0 if at < 0 else bool(kind.field(at).type == field.type)
-
-
-def _smallest_first(found: Iterable[pa.Field]) -> list[pa.Field]:
-    """The fields that have fields inside, in the order in which they get room: a large one takes no other's place."""
-    nested = [f for f in found if pa.types.is_nested(f.type)]
-    return sorted(nested, key=lambda f: _fields_inside(f.type)) if len(nested) > 1 else nested
-
-
-def _add(fields: dict[str, pa.Field], field: pa.Field, merge: _Merge, room: Room, inside: Room) -> None:
-    """Merge a field into those of a schema or a struct. Of two spellings of a name the first with a value counts."""
-    name = field.name.lower()
-    there = fields.get(name)
-    if there is not None and there.name == field.name:
-        if there.type != field.type:
-            fields[name] = there.with_type(merge(there.type, field.type, inside))
-        return
-    if not storable(field.name):
-        return
-    kind = _settled(field.type) if merge is _widened else field.type
-    if there is None and kind is not None and room.left > 0:
-        room.left -= 1
-    elif there is None or kind is None or not pa.types.is_null(there.type):
-        return
-    fields[name] = field.with_type(_admitted(kind, inside))
-
-
-def _admitted(kind: pa.DataType, inside: Room) -> pa.DataType:
-    """A found type, with as many fields as there is room for and without names that no table can have."""
-    if pa.types.is_list(kind):
-        return pa.list_(_admitted(kind.value_type, inside))
-    return _merged_struct(pa.struct([]), kind, merge_types, inside) if pa.types.is_struct(kind) else kind
-
-
-def _fields_inside(kind: pa.DataType) -> int:
-    if pa.types.is_struct(kind):
-        return sum(1 + _fields_inside(f.type) for f in kind)
-    return _fields_inside(kind.value_type) if pa.types.is_list(kind) else 0
-
-
-def _settled(kind: pa.DataType) -> pa.DataType | None:
-    """A found type that a table can have: without fields that no value was seen of. None: nothing is left."""
-    if pa.types.is_null(kind):
-        return None
-    if pa.types.is_struct(kind):
-        fields = [f.with_type(inner) for f in kind if (inner := _settled(f.type)) is not None]
-        return pa.struct(fields) if fields else None
-    if pa.types.is_list(kind):
-        inner = _settled(kind.value_type)
-        return pa.list_(inner) if inner is not None else None
-    return kind
-
-
-def _from_spark(field: StructField) -> pa.DataType:
-    if not _is_plain(field.dataType):
-        raise _refused(field.name, field.dataType.simpleString())
-    return to_arrow_type(field.dataType, timezone="UTC")
-
-
-def _is_plain(kind: DataType) -> bool:
-    """Not VARIANT and the like, which travel through Arrow in disguise."""
-    if isinstance(kind, StructType):
-        return all(_is_plain(f.dataType) for f in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _is_plain(kind.elementType)
-    if isinstance(kind, MapType):
-        return _is_plain(kind.keyType) and _is_plain(kind.valueType)
-    return isinstance(kind, _SPARK_PLAIN)
+def _too_deep(name: str, what: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{name!r} is nested too deeply: at most {GIVEN_NESTED_MAX} levels can be loaded; keep what is deeper as JSON "
+        "text, in a STRING",
+        key="schema",
+        value=what,
+    )
 
 
 def _normal(name: str, kind: pa.DataType) -> pa.DataType:
@@ -278,7 +132,7 @@ def _normal(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_normal(name, kind.value_type))
     if pa.types.is_struct(kind) and kind.num_fields:
-        if len({f.name.lower() for f in kind}) < kind.num_fields:
+        if len({same_name_key(f.name) for f in kind}) < kind.num_fields:
             raise InvalidConfig(
                 f"the column {name!r} has a field twice, cases aside: {kind}", key="schema", value=str(kind)
             )

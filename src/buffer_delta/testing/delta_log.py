@@ -7,21 +7,27 @@ rules, as measured on a real table:
     another commit came first, without a txn of        it is tried again as the version after that
     the same app
     … with a txn of the same app                       ConcurrentTransactionException
+    … with other constraints                           MetadataChangedException
     there is no table yet                              it is created first, in a version of its own, by whoever
                                                        puts that one first
+    a row that the table refuses                       writing the files fails, for all rows
 
 A client whose put landed but whose answer was lost finds "another commit" there, its own, and reports a conflict.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from buffer.testing.simulator.faults import Answer
 from buffer.testing.simulator.scheduler import Process
 from buffer.testing.simulator.world import Host, World
-from buffer_delta.contracts import Rewrite
+from buffer_delta.delta.rules import TableRules
+from buffer_delta.delta.state import NO_TABLE, NOTHING, TableState
+from buffer_delta.delta.state import Commit as Done
+from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import ConcurrentCommit
 
 REBASES_MAX = 20
@@ -38,6 +44,8 @@ class Row:
     sequence: int
     index: int
     value: bytes
+    checked: bool = True
+    """The table looks at what it holds: not so among the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +55,18 @@ class Commit:
     app_id: str | None
     txn_version: int
     rows: tuple[Row, ...]
+    rules: TableRules | None = None
+    """Others than before, if it changes them."""
+
+
+class RowRefused(Exception):
+    """What Delta raises while it writes a row that the table's constraints, or its files' format, do not allow."""
 
 
 class TableWitness(Protocol):
     def committed(self, caller: Process, table: DeltaLog, commit: Commit) -> None:
         """The commit is in the log."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    version: int
-    """-1 for a table that does not exist."""
-    table_id: str | None
-    txn_version: int | None
 
 
 class DeltaLog:
@@ -71,10 +77,18 @@ class DeltaLog:
         self.commits: list[Commit] = []
         self.witnesses: list[TableWitness] = []
 
-    def snapshot(self, app_id: str) -> Snapshot:
+    def look(self, app_id: str) -> TableState:
+        """The newest version. Nobody restores, drops or changes tables here."""
+        if not self.commits:
+            return NO_TABLE
         txns = [commit.txn_version for commit in self.commits if commit.app_id == app_id]
-        version = len(self.commits) - 1
-        return Snapshot(version, f"id of {self.name}" if self.commits else None, txns[-1] if txns else None)
+        rules = [commit.rules for commit in self.commits if commit.rules is not None]
+        return TableState(
+            len(self.commits) - 1,
+            f"id of {self.name}",
+            txns[-1] if txns else NOTHING,
+            rules=rules[-1] if rules else TableRules(),
+        )
 
     def put(self, caller: Process, version: int, commit: Commit) -> list[Commit]:
         """Write this version of the log, if nobody has. Returns the commits that came first, if any."""
@@ -86,49 +100,59 @@ class DeltaLog:
         return []
 
 
-class SimulatedTarget:
-    """A `buffer_delta.contracts.Target` on a simulated log, as one process sees it."""
+Refuses: TypeAlias = Callable[[Row, TableRules], bool]
 
-    def __init__(self, world: World, host: Host, log: DeltaLog) -> None:
+
+class SimulatedTarget:
+    """A `buffer_delta.load.ports.Target` on a simulated log, as one process sees it."""
+
+    def __init__(self, world: World, host: Host, log: DeltaLog, refuses: Refuses = lambda _row, _rules: False) -> None:
         self._network = world.network
         self._process = host.process
         self._counts = world.scheduler.counts
         self._log = log
+        self._refuses = refuses
 
     @property
     def name(self) -> str:
         return self._log.name
 
-    def table_id(self) -> str | None:
-        return self._snapshot("").table_id
+    def look(self, app_id: str) -> TableState:
+        found: TableState = self._call(f"{self.name}: read the log", lambda: self._log.look(app_id))
+        return found
 
-    def committed(self, app_id: str) -> int | None:
-        return self._snapshot(app_id).txn_version
-
-    def rewritten_since(self, _app_id: str) -> Rewrite | None:
-        return None  # nobody restores tables here
-
-    def append(
-        self, rows: Any, *, app_id: str, first: int, last: int, epoch: int, entries: int, accept_rewrites: bool = False
-    ) -> int | None:
-        del first, epoch, entries  # they only go into the commit's userMetadata
-        del accept_rewrites  # nobody restores tables here
-        seen = self._snapshot(app_id)
-        if seen.txn_version is not None and seen.txn_version >= last:
+    def stage(self, rows: Any, txn: Txn, seen: TableState) -> SimulatedFiles:
+        if seen.position >= txn.last:
             self._counts["commits skipped"] += 1
-            return None
-        commit = Commit(app_id, last, tuple(rows))
-        self._call(f"{self.name}: write the files of {_describe(commit)}", lambda: None)
-        if seen.version < 0:
+            return SimulatedFiles(self, txn, seen, None)
+        if seen.version is None:
             self._put(0, Commit(None, -1, ()))
-        version = max(seen.version, 0) + 1
+            seen = self.look(txn.app_id)
+            if seen.position != NOTHING:
+                raise ConcurrentCommit("somebody else created the table", table=self.name, last=txn.last)
+        self._write_files(rows, txn, seen)
+        return SimulatedFiles(self, txn, seen, Commit(txn.app_id, txn.last, tuple(rows)))
+
+    def rehearse(self, rows: Any, txn: Txn, seen: TableState) -> None:
+        self._write_files(rows, txn, seen)
+
+    def _write_files(self, rows: Any, txn: Txn, seen: TableState) -> None:
+        what = f"{self.name}: write the files of {_describe(Commit(txn.app_id, txn.last, tuple(rows)))}"
+        if self._call(what, lambda: any(self._refuses(row, seen.rules) for row in rows)):
+            raise RowRefused(f"{self.name} refuses a row")  # Delta does not say which
+
+    def commit(self, files: SimulatedFiles) -> Done:
+        commit, txn, seen = files.content, files.txn, files.seen
+        if commit is None:
+            return Done(None, 0, 0, 0, 0.0, seen)
+        version = (seen.version or 0) + 1
         for _ in range(REBASES_MAX):
             first_ones: list[Commit] = self._put(version, commit)
             if not first_ones:
-                return len(commit.rows)
-            if any(other.app_id == app_id for other in first_ones):
+                return Done(version, len(commit.rows), 1, 0, 0.0, self.look(txn.app_id))
+            if any(other.app_id == txn.app_id or other.rules is not None for other in first_ones):
                 self._counts["commits in conflict"] += 1
-                raise ConcurrentCommit(f"another commit came first: {first_ones}", table=self.name, last=last)
+                raise ConcurrentCommit(f"another commit came first: {first_ones}", table=self.name, last=txn.last)
             version += len(first_ones)
         raise JobFailed(f"{REBASES_MAX} commits came first")
 
@@ -140,15 +164,24 @@ class SimulatedTarget:
         )
         return first_ones
 
-    def _snapshot(self, app_id: str) -> Snapshot:
-        found: Snapshot = self._call(f"{self.name}: read the log", lambda: self._log.snapshot(app_id))
-        return found
-
     def _call(self, what: str, execute: Any, *, critical: bool = False) -> Any:
         def lost(why: str) -> Answer:
             return False, JobFailed(f"{what}: no answer ({why})")
 
         return self._network.call(self._process, what, execute, lost=lost, critical=critical)
+
+
+@dataclass(frozen=True)
+class SimulatedFiles:
+    """Files that are written, and in no version of the log."""
+
+    target: SimulatedTarget
+    txn: Txn
+    seen: TableState
+    content: Commit | None
+
+    def commit(self) -> Done:
+        return self.target.commit(self)
 
 
 def _describe(commit: Commit) -> str:

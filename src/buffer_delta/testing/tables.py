@@ -3,21 +3,34 @@
 every commit      rows come in order, behind all that the table holds; each is an entry of the queue, unchanged,
                   and is in no table yet; a batch among the dead letters has rows nowhere else
 every dequeue     all entries of the batch are in a table: exactly once, for a second time was noticed before
-every ledger      only batches that really cannot be read are given up or block the queue
+every ledger      only batches that really cannot be read, and entries that really fail, are given up or block the queue
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from buffer.ledger import Ledger, ledger_path
+from buffer.ledger.entries import listed
+from buffer.ledger.plan import Ledger
+from buffer.names import ledger_path
 from buffer.testing.simulator.scheduler import Process
 from buffer.testing.simulator.witness import Appended
 from buffer.testing.simulator.world import MANIFEST_PATH, World
+from buffer_delta.delta.rules import TableRules, digest_of
 from buffer_delta.testing.delta_log import Commit, DeltaLog, Row
 
 POISON = "!"
 """The kind of record that can make its whole batch unreadable."""
+RAISES = "p"
+"""… that no look finds, and that the preparation of any part fails for that has it."""
+KILLS = "k"
+"""… that ends the process that reads it, in a look too."""
+REFUSED = "t"
+"""… that is prepared like any other, and that its table does not take."""
+RULED_OUT = "n"
+"""… that a constraint of its table forbids, for as long as the table has that constraint."""
+FAILING = RAISES + KILLS + REFUSED + RULED_OUT
+CONSTRAINT = TableRules(checks=(("no_n", "kind <> 'n'"),))
 
 
 class Tables:
@@ -29,6 +42,8 @@ class Tables:
         self._violate = world.scheduler.violate
         self._counts = world.scheduler.counts
         self._queue = world.queue
+        self.is_put_back = False
+        """The main table's constraint stays as it is from now on."""
         self._where: dict[tuple[int, int], str] = {}
         self._rows_of: Counter[int] = Counter()
         self._last_row: dict[str, tuple[int, int]] = {}
@@ -37,6 +52,21 @@ class Tables:
         world.server.witnesses.append(self)
         world.queue.may_dequeue.append(self._may_dequeue)
         world.checks.append(self.check_end)
+
+    def change_rules(self) -> TableRules:
+        """Give the main table the constraint, or take it away."""
+        main = self.logs[0]
+        rules = TableRules() if main.look("").rules == CONSTRAINT else CONSTRAINT
+        main.commits.append(Commit(None, -1, (), rules))
+        self._counts["constraints changed"] += 1
+        return rules
+
+    def put_rules_back(self, digest: str) -> None:
+        """Give the main table the rules that a plan was begun under, for good: what RouteChanged asks for."""
+        self.is_put_back = True
+        self._counts["constraints put back"] += 1
+        if digest_of({log.name: log.look("").rules for log in self.logs}) != digest:
+            self.change_rules()
 
     @property
     def names(self) -> list[str]:
@@ -69,6 +99,10 @@ class Tables:
         for sequence in (*set_aside, *blamed):
             if not any(record.kind == POISON for record in self._queue.history[sequence].records):
                 self._violate(f"{caller.name} gave up batch {sequence}, which can be read")
+        single = [ledger.plan.entries if ledger.plan else {}, ledger.blocked.entries if ledger.blocked else {}]
+        for sequence, index, reason in (found for entries in single for found in listed(entries)):
+            if self._queue.history[sequence].records[index].kind not in FAILING:
+                self._violate(f"{caller.name} gave up entry {index} of batch {sequence}, which can be loaded: {reason}")
 
     def _check_content(self, row: Row, what: str) -> None:
         if row.sequence >= len(self._queue.history):

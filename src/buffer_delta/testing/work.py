@@ -1,25 +1,31 @@
-"""Turning batches into rows, without Spark: the contract of `buffer_delta.contracts.Work` on simulated tables.
+"""Turning batches into rows, without Spark: the contract of `buffer_delta.load.ports.Work` on simulated tables.
 
 A record's kind says where it goes: `a` to the main table, `b` to the second one (to the main one, where the
-routing has changed or there is no second), `x` does not parse and is a dead letter. `!` makes its whole batch
-unreadable, for as long as `Poison` says, which also says when the machines that read fail.
+routing has changed or there is no second), `x` does not parse and is a dead letter. `n` breaks a constraint that the
+main table may have, and is a dead letter then, if there are any.
+
+What fails, for as long as `Poison` says: `!` makes its whole batch unreadable, now and then; `p` fails whatever
+prepares it, every time, and no look at single entries tells; `k` ends the process, in a look too; `t` is refused by its
+table alone. `Poison` also says when the machines that read fail.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from random import Random
 
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import CorruptBatch, ObjectNotFound, StorageError
-from buffer.fetch import FetchHandle
 from buffer.model import BatchDescriptor
 from buffer.testing.simulator.scheduler import Scheduler
 from buffer.testing.simulator.witness import Record
 from buffer.testing.simulator.world import Host
-from buffer_delta.contracts import Failure
-from buffer_delta.testing.delta_log import JobFailed, Row
-from buffer_delta.testing.tables import POISON, Tables
+from buffer_delta.delta.rules import TableRules
+from buffer_delta.delta.state import TableState
+from buffer_delta.load.ports import Failure, Group, Trouble
+from buffer_delta.testing.delta_log import JobFailed, Row, RowRefused
+from buffer_delta.testing.tables import CONSTRAINT, KILLS, POISON, RAISES, REFUSED, RULED_OUT, Tables
 
 ROUTINGS = ("routing 0", "routing 1")
 
@@ -32,23 +38,38 @@ class Poison:
         scheduler: Scheduler,
         random: Random,
         *,
-        mended_at_s: float,
+        fixed_at_s: float,
         chance: float,
         calm_at_s: float = 0.0,
         executor_chance: float = 0.0,
     ) -> None:
         self._scheduler = scheduler
         self._random = random
-        self._mended_at_s = mended_at_s
+        self._fixed_at_s = fixed_at_s
         self._chance = chance
         self._calm_at_s = calm_at_s
         self._executor_chance = executor_chance
 
     def strikes(self) -> bool:
-        return self._scheduler.now_s < self._mended_at_s and self._random.random() < self._chance
+        return self.lasts() and self._random.random() < self._chance
+
+    def lasts(self) -> bool:
+        """What fails every time still does."""
+        return self._scheduler.now_s < self._fixed_at_s
+
+    def refuses(self, row: Row, rules: TableRules) -> bool:
+        """Whether a table has something against a row."""
+        if row.index < 0 or not row.checked:
+            return False
+        kind = Record.from_bytes(row.value).kind
+        return (kind == REFUSED and self.lasts()) or (kind == RULED_OUT and rules == CONSTRAINT)
 
     def executor_fails(self) -> bool:
         return self._scheduler.now_s < self._calm_at_s and self._random.random() < self._executor_chance
+
+
+class CannotPrepare(Exception):
+    """What Spark raises when a job failed for what an entry holds, or when the process that read it ended."""
 
 
 class SimulatedWork:
@@ -61,31 +82,63 @@ class SimulatedWork:
         self._fetch = FetchHandle(host.store, attempts=2, clock=host.clock)
 
     @contextmanager
-    def prepare(
-        self, descriptors: Sequence[BatchDescriptor], quarantined: Mapping[int, str]
-    ) -> Iterator[Mapping[str, list[Row]]]:
-        rows: dict[str, list[Row]] = {name: [] for name in self._tables.names}
-        for descriptor in descriptors:
-            if descriptor.sequence in quarantined:
-                assert self._tables.dead_letters is not None, "only a loader with dead letters sets batches aside"
-                rows[self._tables.dead_letters].append(Row(descriptor.sequence, -1, b""))
+    def prepare(self, part: Group, seen: Callable[[str], TableState]) -> Iterator[Mapping[str, list[Row]]]:
+        tables = self._tables
+        rows: dict[str, list[Row]] = {name: [] for name in tables.names}
+        is_ruled = seen(tables.names[0]).rules == CONSTRAINT
+        for descriptor in part.descriptors:
+            if descriptor.sequence in part.quarantined:
+                if tables.dead_letters is not None:
+                    rows[tables.dead_letters].append(Row(descriptor.sequence, -1, b""))
                 continue
-            for index, value in enumerate(self._read(descriptor)):
-                rows[self._route(Record.from_bytes(value))].append(Row(descriptor.sequence, index, value))
+            for index, value, is_aside in self._entries(part, descriptor):
+                record = Record.from_bytes(value)
+                if is_aside or (record.kind == RULED_OUT and is_ruled and tables.dead_letters is not None):
+                    if tables.dead_letters is not None:
+                        rows[tables.dead_letters].append(Row(descriptor.sequence, index, value, checked=False))
+                    continue
+                if record.kind in (RAISES, KILLS) and self._poison.lasts():
+                    raise CannotPrepare("no row can be made of some entry")  # a failed job does not say which
+                rows[self._route(record)].append(Row(descriptor.sequence, index, value))
         yield rows
 
-    def probe(self, descriptors: Sequence[BatchDescriptor]) -> Sequence[Failure]:
+    def probe(self, part: Group, seen: Callable[[str], TableState]) -> Sequence[Failure]:
         failures = []
-        for descriptor in descriptors:
+        is_ruled = seen(self._tables.names[0]).rules == CONSTRAINT
+        for descriptor in part.descriptors:
             try:
-                self._read(descriptor)
+                found = list(self._entries(part, descriptor))
             except CorruptBatch as error:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "data"))
+                continue
             except ObjectNotFound as error:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "missing"))
+                continue
             except (StorageError, JobFailed) as error:
                 failures.append(Failure(descriptor.sequence, descriptor.location, str(error), "infra"))
+                continue
+            kinds = {index: Record.from_bytes(value).kind for index, value, is_aside in found if not is_aside}
+            if KILLS in kinds.values() and self._poison.lasts():
+                raise CannotPrepare("the process that looked has ended")
+            failures += [
+                Failure(descriptor.sequence, descriptor.location, "breaks a constraint", "data", index)
+                for index, kind in kinds.items()
+                if kind == RULED_OUT and is_ruled and self._tables.dead_letters is None
+            ]
         return failures
+
+    def count(self, descriptor: BatchDescriptor) -> int:
+        return len(self._read(descriptor))
+
+    def trouble(self, error: Exception) -> Trouble:
+        return Trouble(repr(error), "data" if isinstance(error, CannotPrepare | RowRefused) else "infra")
+
+    def _entries(self, part: Group, descriptor: BatchDescriptor) -> Iterator[tuple[int, bytes, bool]]:
+        """Index, content, and whether it is set aside, of what is to be read."""
+        values = self._read(descriptor)
+        window = part.window(descriptor.sequence, len(values))
+        aside = set(part.aside(descriptor.sequence, len(values))[0].tolist())
+        return ((index, values[index], index in aside) for index in range(window.start, window.stop))
 
     def _read(self, descriptor: BatchDescriptor) -> list[bytes]:
         if self._poison.executor_fails():

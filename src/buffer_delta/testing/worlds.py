@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from buffer.testing.simulator.clients import add_clients, simulate_clients
 from buffer.testing.simulator.queues import (
     Pace,
     add_collectors,
@@ -15,34 +16,47 @@ from buffer.testing.simulator.queues import (
 )
 from buffer.testing.simulator.trace import Trace
 from buffer.testing.simulator.world import World
-from buffer_delta.contracts import Rules
+from buffer_delta.load.ports import Rules
 from buffer_delta.testing.actors.browser import BrowserActor
 from buffer_delta.testing.actors.bystander import BystanderActor
+from buffer_delta.testing.actors.constraint import ConstraintActor
 from buffer_delta.testing.actors.loader import LoaderActor, LoaderSettings
 from buffer_delta.testing.actors.maintenance import LedgerLossActor, ReplanActor
 from buffer_delta.testing.actors.operator import OperatorActor
-from buffer_delta.testing.tables import Tables
+from buffer_delta.testing.tables import KILLS, POISON, RAISES, REFUSED, RULED_OUT, Tables
 from buffer_delta.testing.work import Poison
 
 QUEUES = 0.2  # of all worlds
 COLLECTIONS = 0.2
+CLIENTS = 0.2
+NUMBERED = 0.2  # of the worlds with loaders: what they load comes from producers with client ids
 BLOCKED = 0.15  # of the worlds with loaders: several of them meet a batch that nobody can read, and an operator
 LEDGER_LOSSES = 0.1  # of the others
 REPLANS = 0.15
+RULES = 0.6  # … with dead letters: the main table gets a constraint, and loses it
 NEVER_S = float("inf")
 DEAD_LETTERS = "dead letters"
 TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
 
 
 def world_of(seed: int) -> str:
-    """Which kind of world a seed stands for: `queue`, `collection` or `loader`."""
+    """Which kind of world a seed stands for: `queue`, `collection`, `clients` or `loader`."""
     kind = Random(seed).random()
-    return "queue" if kind < QUEUES else "collection" if kind < QUEUES + COLLECTIONS else "loader"
+    for name, share in (("queue", QUEUES), ("collection", COLLECTIONS), ("clients", CLIENTS)):
+        kind -= share
+        if kind < 0:
+            return name
+    return "loader"
 
 
 def simulate(seed: int, trace: Trace | None = None) -> World:
     """Run the world of this seed. Raises Violation."""
-    worlds = {"queue": simulate_queue, "collection": simulate_collection, "loader": simulate_loader}
+    worlds = {
+        "queue": simulate_queue,
+        "collection": simulate_collection,
+        "clients": simulate_clients,
+        "loader": simulate_loader,
+    }
     return worlds[world_of(seed)](seed, trace)
 
 
@@ -56,14 +70,22 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
     loses_ledger = not blocked and random.random() < LEDGER_LOSSES
     poisoned = blocked or (not loses_ledger and random.random() < 0.4)
-    kinds = "aab" + ("x" if tables.dead_letters else "") + ("!" if poisoned else "")
-    add_producers(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
+    failing = random.sample((POISON, RAISES, KILLS, REFUSED), random.choice((1, 1, 2, 4))) if poisoned else []
+    is_ruled = tables.dead_letters is not None and not loses_ledger and random.random() < RULES
+    kinds = "aab" + ("x" if tables.dead_letters else "") + "".join(failing) + (2 * RULED_OUT if is_ruled else "")
+    add = add_clients if not loses_ledger and random.random() < NUMBERED else add_producers
+    add(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
     add_collectors(world, random, pace)
     _add_loaders(world, random, pace, tables, blocked, loses_ledger)
     if loses_ledger:
         world.add(LedgerLossActor(world, "ledger loss"), random.uniform(0.0, pace.storm_s))
     elif not blocked and len(names) > 1 and not pace.is_patient and random.random() < REPLANS:
         world.add(ReplanActor(world, "replan"), random.uniform(0.0, pace.storm_s))
+    if is_ruled:
+        changes = ConstraintActor(
+            world, "constraint", tables, changes=random.choice((1, 4, 8)), think_s=(0.05, pace.storm_s / 4)
+        )
+        world.add(changes)
     if random.random() < 0.2:
         log = random.choice(tables.logs)
         world.add(BystanderActor(world, "bystander", log, commits=5, think_s=(0.05, pace.storm_s / 4)))
@@ -78,11 +100,11 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, block
     """One to three loaders, started together or one after the other, all with the same settings."""
     has_dead_letters = tables.dead_letters is not None
     skips = has_dead_letters and not blocked and random.random() < 0.6
-    mended_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
+    fixed_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
     poison = Poison(
         world.scheduler,
         Random(random.random()),
-        mended_at_s=mended_at_s,
+        fixed_at_s=fixed_at_s,
         chance=random.choice((0.6, 0.9) if blocked else (0.3, 0.6, 1.0)),
         calm_at_s=pace.storm_s,
         executor_chance=random.choice((0.0, 0.0, 0.1, 0.4)),

@@ -6,6 +6,7 @@ processes that crash, stop and wake up. The production code runs as it is, in vi
     simulate_queue(seed=7)                  # raises Violation, saying what must never happen
     simulate_queue(seed=7, trace=Trace())   # the same run, with a line for everything that happened
 
+`simulate_legacy` (in `legacy.py`) does the same for Ingestors and Collectors of the older format.
 `buffer_delta.testing` adds loaders on a simulated Delta log. Needs `greenlet`.
 
 A new kind of actor is a subclass of `Actor` in a small file under `actors/`, added to a world in `queues.py`; a new

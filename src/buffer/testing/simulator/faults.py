@@ -12,7 +12,7 @@
     refused         the store asks for fewer requests; nothing was done
     outage          for a while nothing that the process sends is answered; some of it arrives, even after that
     crash           the process dies before it sends the request, or right after
-    stop            the process stops before it sends the request, or right after, and wakes up later
+    stop            the process stops before it sends the request, or right after, and wakes up later, perhaps by days
     jump            the process's wall clock is set to another time
 
 Faults end at `calm_at_s`. From then on everything must get done.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
+from buffer.names import batch_ulid
 from buffer.testing.simulator.actors.collector import CollectorActor
 from buffer.testing.simulator.actors.consumer import ConsumerActor, Sink
 from buffer.testing.simulator.actors.producer import ProducerActor
@@ -35,6 +36,11 @@ COLLECTIONS = (
     Flavour(("stop_before", "stop_after"), (40.0, 290.0), has_background=True),
     Flavour(("ambush", "late", "stop_before", "stop_after"), (250.0, 900.0), has_background=False),
 )
+
+DAYS = Flavour(("stop_before", "stop_after"), (0.5 * DAY_S, 2.5 * DAY_S), has_background=False)
+"""Machines that sleep for days with an append in hand, on a queue where nothing happens meanwhile."""
+DAYS_SHARE = 0.15
+SLOW_COLLECT_S: Span = (3000.0, 6000.0)  # a run of days has no events to spare
 
 
 class Pace:
@@ -116,12 +122,14 @@ def own_collector(random: Random, pace: Pace) -> Span | None:
     return random.choice(((20.0, 60.0), (100.0, 300.0))) if pace.is_patient and random.random() < 0.3 else None
 
 
-def add_collectors(world: World, random: Random, pace: Pace, *, sheltered: bool = False) -> None:
+def add_collectors(world: World, random: Random, pace: Pace, *, sheltered: bool = False, slow: bool = False) -> None:
     """One or two collectors where there is time for them; of those not sheltered, half are anyway."""
     if not pace.is_patient:
         return
     for index in range(random.choice((1, 1, 2))):
         interval_s = random.choice(((20.0, 60.0), (100.0, 300.0)))
+        if slow:
+            interval_s = SLOW_COLLECT_S
         collector = CollectorActor(world, f"collector{index}", interval_s=interval_s)
         collector.is_sheltered = sheltered or random.random() < 0.5
         world.add(collector, random.uniform(0.0, 600.0))
@@ -134,7 +142,7 @@ def simulate_queue(seed: int, trace: Trace | None = None) -> World:
     world = make_world(seed, "queue", pace, random, trace)
     add_producers(world, random, pace, kinds="a", batches=random.choice((2, 5, 10)))
     add_collectors(world, random, pace)
-    _add_consumers(world, random, pace, random.choice((1, 1, 2, 3)))
+    add_consumers(world, random, pace, random.choice((1, 1, 2, 3)))
     world.run(pace.drain_s)
     return world
 
@@ -151,6 +159,9 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     pace = Pace(random, ("patient",))
     pace.storm_s, pace.poll_s, pace.think_s = 6000.0, (20.0, 90.0), (5.0, 1500.0)
     pace.cas_timeout_s = random.choice((60.0, 1000.0))
+    is_days = Random(f"{seed} days").random() < DAYS_SHARE  # a chance of its own: the other seeds stay as they were
+    if is_days:
+        flavour, pace.storm_s, pace.poll_s = DAYS, 8 * DAY_S, (600.0, 6000.0)
     weather = Weather(
         pace.storm_s,
         **dict.fromkeys(flavour.kinds, random.choice((0.05, 0.1))),  # type: ignore[arg-type]  # all of them chances
@@ -163,19 +174,31 @@ def simulate_collection(seed: int, trace: Trace | None = None) -> World:
     )
     world = make_world(seed, "collection", pace, random, trace, weather)
     add_producers(world, random, pace, kinds="a", batches=random.choice((4, 8)))
-    add_collectors(world, random, pace, sheltered=flavour.has_background)
-    _add_consumers(world, random, pace, 1, sheltered=random.random() < 0.8)
+    add_collectors(world, random, pace, sheltered=flavour.has_background or is_days, slow=is_days)
+    add_consumers(world, random, pace, 1, sheltered=random.random() < 0.8 or is_days, slow=is_days)
     if flavour.has_background:
         pace.think_s = (20.0, 300.0)
         add_producer(world, random, pace, "background", kinds="a", keys=25, sheltered=True)
-    world.goals.append(lambda: not any(name.endswith(".batch") for name in world.server.objects))
+    world.goals.append(lambda: not any(batch_ulid(location) for location in world.server.objects))
     world.run(drain_s=4 * DAY_S)  # on a manifest that does not change, collectors wait for a day
     return world
 
 
-def _add_consumers(world: World, random: Random, pace: Pace, count: int, *, sheltered: bool = False) -> None:
-    sink = Sink(world)
+def add_consumers(
+    world: World,
+    random: Random,
+    pace: Pace,
+    count: int,
+    *,
+    sheltered: bool = False,
+    slow: bool = False,
+    sink: Sink | None = None,
+) -> None:
+    """Consumers that empty the queue, one after the other or against each other."""
+    sink = sink or Sink(world)
     collect_s = own_collector(random, pace)
+    if slow and collect_s is not None:
+        collect_s = SLOW_COLLECT_S
     for index in range(count):
         consumer = ConsumerActor(
             world,

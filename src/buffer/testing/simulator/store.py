@@ -116,8 +116,9 @@ class StoreClient:
         found: Object = self._read("head", location, lambda: self._server.get(location))
         return ObjectInfo(location, len(found.data), found.version)
 
-    def put(self, location: str, data: bytes) -> None:
-        self._call("put", location, lambda: self._server.put(self._process, location, data), data=data)
+    def put(self, location: str, data: bytes | memoryview) -> None:
+        sent = bytes(data)
+        self._call("put", location, lambda: self._server.put(self._process, location, sent), data=sent)
 
     def put_if_absent(self, location: str, data: bytes) -> Outcome:
         return self._swap(
@@ -132,8 +133,8 @@ class StoreClient:
             lambda: self._server.put_if_match(self._process, location, data, version),
         )
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        behind = ""
+    def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
+        behind = after or ""
         while True:
             page: list[ObjectInfo] = self._call(
                 "list",

@@ -6,8 +6,9 @@ Tracing costs more than simulating, so runs by the thousand go without; a seed t
 from __future__ import annotations
 
 from buffer.errors import CorruptData
-from buffer.ledger import Ledger
+from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
+from buffer.names import batch_ulid
 
 NAME_TAIL = 6  # characters of a ULID that tell two batches apart in one run
 
@@ -25,18 +26,20 @@ class Trace:
 
 def short(location: str) -> str:
     """A location as a trace shows it: the end of a ULID is enough."""
-    name = location.rpartition("/")[2]
-    return f"…{name[-NAME_TAIL - 6 : -6]}.batch" if name.endswith(".batch") else name
+    ulid = batch_ulid(location)
+    return location.rpartition("/")[2] if ulid is None else f"…{ulid[-NAME_TAIL:]}.batch"
 
 
 def describe(location: str, data: bytes | None) -> str:
     """What an object says, in a few words."""
     if data is None:
         return "nothing"
+    if location.endswith(".json"):  # the older format: it speaks for itself
+        return data.decode(errors="replace")
     try:
         if location.endswith(".ledger"):
             return _describe_ledger(Ledger.from_bytes(data))
-        if not location.endswith(".batch"):
+        if batch_ulid(location) is None:
             return _describe_manifest(Manifest.from_bytes(data))
     except CorruptData as error:
         return f"damaged: {error}"

@@ -7,8 +7,9 @@ It watches every change of the store at the moment it happens, and hears what ac
                  was told that it is not
     claimed      epochs go up one by one, and each belongs to the process whose write landed
     dequeued     only by the owner of the epoch, only from the front, only what `may_dequeue` allows
-    deleted      no batch that the queue still holds
+    deleted      no batch that the queue still holds, unless its append landed a day after it was named
     durable      the batch stands in the queue at that sequence with those records
+    marks        a client's numbers only grow along the queue, and the mark of a batch is the largest in it
 """
 
 from __future__ import annotations
@@ -16,11 +17,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from buffer.batch import decode_batch
+from buffer.codec.batch import decode_batch
+from buffer.config import GC_GRACE_MIN_S, QUIET_GRACE_S
 from buffer.manifest import Manifest
+from buffer.marks import mark_of
 from buffer.model import BatchDescriptor
+from buffer.names import batch_ulid, ulid_time_ms
+from buffer.testing.simulator.clock import START_MS
 from buffer.testing.simulator.scheduler import Process, Scheduler
 from buffer.testing.simulator.store import ObjectServer
+
+LATE_FROM_S = QUIET_GRACE_S - GC_GRACE_MIN_S
+"""From this age on, with clocks as far apart as they may be, a collector deletes what nobody names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,7 @@ class Record:
     key: int
     life: int
     call: int
+    """Counts the calls of a life; of a producer with a client id it is the client_seq."""
     kind: str
     """Where it goes: see the loader's simulated tables. Of no meaning to the queue."""
 
@@ -79,7 +88,15 @@ class QueueWitness:
         self._landed: dict[tuple[str, int], Record] = {}
         self._denied: set[Record] = set()
         self._durable: set[tuple[str, int]] = set()
+        self._deleted: set[str] = set()
+        self._landed_late: set[int] = set()
+        self._holes: set[int] = set()
+        """Sequences whose objects were collected around the moment of a very late append: nobody may rely on them."""
+        self._scheduler = scheduler
         self._last_call: dict[tuple[str, int], int] = {}
+        self._marks: dict[str, int] = {}
+        self.marks_may_be_lost = False
+        """Somebody who knows no marks takes entries out of the queue."""
         server.witnesses.append(self)
 
     # What happens to the store
@@ -87,7 +104,7 @@ class QueueWitness:
     def changed(self, caller: Process, location: str, before: bytes | None, after: bytes | None) -> None:
         if location == self._manifest_path:
             self._manifest_changed(caller, after)
-        elif location.endswith(".batch"):
+        elif batch_ulid(location):
             self._batch_changed(caller, location, before, after)
 
     def _batch_changed(self, caller: Process, location: str, before: bytes | None, after: bytes | None) -> None:
@@ -95,8 +112,12 @@ class QueueWitness:
             if before is not None and before != after:
                 self._violate(f"{caller.name} wrote other content over {location}")
             return
+        self._deleted.add(location)
         sequence = self._sequence_of.get(location)
         if sequence is not None and sequence >= self.first_sequence:
+            if sequence in self._landed_late:
+                self._holes.add(sequence)
+                return
             self._violate(f"{caller.name} deleted {location}, which is in the queue as {sequence}")
 
     def _manifest_changed(self, caller: Process, data: bytes | None) -> None:
@@ -115,9 +136,8 @@ class QueueWitness:
             if new.epoch != old.epoch + 1:
                 self._violate(f"{caller.name} wrote epoch {new.epoch} over {old.epoch}")
             self._owners[new.epoch] = caller
-        elif removed and self._owners.get(new.epoch) is not caller:
-            owner = self._owners.get(new.epoch)
-            self._violate(f"{caller.name} dequeued under epoch {new.epoch}, which belongs to {owner}")
+        elif removed:
+            self._check_dequeuer(caller, new.epoch)
         for entry in old_entries[:removed]:
             for rule in self.may_dequeue:
                 why = rule(self.history[entry.sequence])
@@ -126,13 +146,27 @@ class QueueWitness:
         for entry in entries[len(kept) :]:
             self._appended(caller, entry)
 
+    def _check_dequeuer(self, caller: Process, epoch: int) -> None:
+        owner = self._owners.get(epoch)
+        if owner is not caller:
+            self._violate(f"{caller.name} dequeued under epoch {epoch}, which belongs to {owner}")
+
     def _appended(self, caller: Process, entry: BatchDescriptor) -> None:
         if entry.sequence != len(self.history):
             self._violate(f"{caller.name} appended {entry.sequence}, but {len(self.history)} comes next")
         earlier = self._sequence_of.get(entry.location)
         if earlier is not None:
             self._violate(f"{caller.name} appended {entry.location} as {entry.sequence}; it is {earlier} already")
+        if self._is_late(entry.location):
+            self._landed_late.add(entry.sequence)
+            self._counts["appends a day late"] += 1
         data = self._server.objects.get(entry.location)
+        if data is None and entry.sequence in self._landed_late and entry.location in self._deleted:
+            self._counts["holes"] += 1
+            self._holes.add(entry.sequence)
+            self._sequence_of[entry.location] = entry.sequence
+            self.history.append(Appended(entry.sequence, entry.location, ()))
+            return
         if data is None:
             self._violate(f"{caller.name} appended {entry.location} as {entry.sequence}, but there is no such object")
             return
@@ -141,8 +175,30 @@ class QueueWitness:
         if not caller.alive:
             self._counts["appends of the dead"] += 1
         self.history.append(Appended(entry.sequence, entry.location, records))
+        self._check_mark(caller, entry, [record.call for record in records])
         for record in records:
             self._record_landed(record, entry.sequence)
+
+    def _check_mark(self, caller: Process, entry: BatchDescriptor, client_seqs: list[int]) -> None:
+        mark = mark_of(entry.metadata)
+        if mark is None:
+            return
+        client_id, client_seq = mark
+        before = self._marks.get(client_id, -1)
+        if client_seq != max(client_seqs):
+            self._violate(f"{caller.name} marked {entry.sequence} with {client_seq}, but its calls are {client_seqs}")
+        if min(client_seqs) <= before:
+            self._violate(f"{caller.name} appended the calls {client_seqs} of {client_id!r}, which is at {before}")
+        self._marks[client_id] = max(client_seq, before)
+
+    def _is_late(self, location: str) -> bool:
+        """Whether its name is so old that a collector may have taken it for an orphan on a quiet queue."""
+        ulid = batch_ulid(location)
+        age_s = self._scheduler.now_s + (START_MS - ulid_time_ms(ulid)) / 1000 if ulid else 0.0
+        return age_s > LATE_FROM_S
+
+    def is_hole(self, sequence: int) -> bool:
+        return sequence in self._holes
 
     def _record_landed(self, record: Record, sequence: int) -> None:
         earlier = self._landed.setdefault((record.producer, record.key), record)
@@ -165,7 +221,8 @@ class QueueWitness:
 
     def said_durable(self, records: Iterable[Record], sequence: int, location: str) -> None:
         appended = self.history[sequence] if sequence < len(self.history) else None
-        if appended is None or appended.location != location or not set(records) <= set(appended.records):
+        hole = sequence in self._holes
+        if hole or appended is None or appended.location != location or not set(records) <= set(appended.records):
             self._violate(f"{location} was said to be durable as {sequence}, but there is {appended}")
         self._durable.update((record.producer, record.key) for record in records)
 
@@ -175,6 +232,17 @@ class QueueWitness:
             if self._landed.get((record.producer, record.key)) == record:
                 self._violate(f"{record} is in the queue, but its producer got {type(error).__name__}: {error}")
             self._denied.add(record)
+
+    def said_present(self, records: Iterable[Record], why: object) -> None:
+        """Somebody was told that these were in the queue before."""
+        for record in records:
+            if (record.producer, record.key) not in self._landed:
+                self._violate(f"{record} is not in the queue, but its producer was told so: {why}")
+
+    def said_marks_lost(self, error: Exception) -> None:
+        if not self.marks_may_be_lost:
+            self._violate(f"no mark was lost, but a producer ended with {type(error).__name__}: {error}")
+        self._counts["marks lost"] += 1
 
     def handed_out(self, process: Process, sequence: int, location: str, entries: list[bytes]) -> None:
         """A consumer was given a batch."""
@@ -193,6 +261,11 @@ class QueueWitness:
     @property
     def is_drained(self) -> bool:
         return self.first_sequence == len(self.history)
+
+    def check_landed(self, producer: str, keys: Iterable[int]) -> None:
+        for key in keys:
+            if (producer, key) not in self._landed:
+                self._violate(f"record {key} of {producer} never came")
 
     def check_end(self) -> None:
         """What was said to be durable is in the history; more than that each step has checked."""

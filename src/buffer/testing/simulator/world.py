@@ -90,11 +90,17 @@ class Actor(ABC):
 class World:
     """One run. Make it, add actors, then `run`."""
 
-    def __init__(self, seed: int | str, weather: Weather, trace: Trace | None = None) -> None:
+    def __init__(
+        self,
+        seed: int | str,
+        weather: Weather,
+        trace: Trace | None = None,
+        witness: Callable[[Scheduler, ObjectServer, str], QueueWitness] = QueueWitness,
+    ) -> None:
         self.scheduler = Scheduler(seed, trace)
         self.network = Network(self.scheduler, weather, self._on_crash)
         self.server = ObjectServer()
-        self.queue = QueueWitness(self.scheduler, self.server, MANIFEST_PATH)
+        self.queue = witness(self.scheduler, self.server, MANIFEST_PATH)
         self.actors: list[Actor] = []
         self.goals: list[Callable[[], bool]] = []
         """All must hold before the run may end."""

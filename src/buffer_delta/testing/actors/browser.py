@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from buffer.config import ConsumerConfig
-from buffer.consumer import Consumer
+from buffer.consume.consumer import Consumer
 from buffer.errors import ContentionError, Fenced, StorageError
-from buffer.ledger import Ledger, ledger_path
+from buffer.ledger.plan import Ledger
+from buffer.names import ledger_path
 from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host
 
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buffer.config import ConsumerConfig
-from buffer.errors import ContentionError, CorruptBatch, Fenced, ObjectNotFound, StorageError
+from buffer.errors import Fenced, LedgerLost, ObjectNotFound
 from buffer.model import BatchDescriptor
+from buffer.names import ledger_path
 from buffer.testing.simulator.actors.collector import collect_beside
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.scheduler import Process
-from buffer.testing.simulator.world import Actor, Host, World
-from buffer_delta.contracts import Rules
+from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
 from buffer_delta.errors import Blocked, CommitSkipped, RouteChanged
-from buffer_delta.protocol import LoadProtocol
+from buffer_delta.load.ports import Rules
+from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.retry import PASSING, range_backoff
 from buffer_delta.testing.actors.browser import BrowserActor
 from buffer_delta.testing.actors.operator import OperatorActor
-from buffer_delta.testing.delta_log import JobFailed, SimulatedTarget
+from buffer_delta.testing.delta_log import JobFailed, RowRefused, SimulatedTarget
 from buffer_delta.testing.tables import Tables
-from buffer_delta.testing.work import ROUTINGS, Poison, SimulatedWork
+from buffer_delta.testing.work import ROUTINGS, CannotPrepare, Poison, SimulatedWork
 
-RETRY_FIRST_S = 0.1
+_JOBS = (JobFailed, CannotPrepare, RowRefused)
+RETRY_MAX_S = 0.2  # short, as the store's faults are here: loaders that wait for long do not meet
 OPERATOR_S = (0.01, 2.0)  # until somebody unblocks: soon, so that they meet loaders that are still at it
 
 
@@ -50,12 +53,14 @@ class LoaderActor(Actor):
         self.tables = tables
         self.poison = poison
         self.settings = settings
-        self.rules = settings.rules
+        self.rules = replace(settings.rules, has_dead_letters=tables.dead_letters is not None)
         self.routing = ROUTINGS[0]
         self.restarts_after_fenced = 0
         self.lives: list[Process] = []
         self.is_held_back = False
         """Somebody forbids it to start."""
+        self.lost_ledger: bytes | None = None
+        """The backup of one that was lost."""
 
     def run(self, host: Host) -> None:
         self.lives.append(host.process)
@@ -65,7 +70,7 @@ class LoaderActor(Actor):
         protocol = LoadProtocol(
             config,
             host.store,
-            [SimulatedTarget(self.world, host, log) for log in self.tables.logs],
+            [SimulatedTarget(self.world, host, log, self.poison.refuses) for log in self.tables.logs],
             SimulatedWork(host, self.tables, self.poison, self.routing),
             host.clock,
             self.rules,
@@ -84,16 +89,14 @@ class LoaderActor(Actor):
         host.process.note(f"· {step}")
 
     def _step_with_retries(self, host: Host, protocol: LoadProtocol) -> bool:
-        pause_s = RETRY_FIRST_S
-        for attempt in range(self.settings.retries + 1):
+        backoff = range_backoff(attempts_max=self.settings.retries + 1, max_s=RETRY_MAX_S)
+        for attempt in backoff.attempts(host.clock):
             try:
                 return protocol.step(self._choose, self.settings.max_batches) is not None
-            except (StorageError, ContentionError, CorruptBatch, JobFailed) as error:
+            except (*PASSING, *_JOBS) as error:
                 if attempt == self.settings.retries:
                     raise
                 host.process.note(f"trying again: {type(error).__name__}: {error}")
-            host.process.sleep(pause_s)
-            pause_s *= 2
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
@@ -108,14 +111,25 @@ class LoaderActor(Actor):
             self.world.add(operator, self.draw(OPERATOR_S))
             return delay_s
         if isinstance(error, RouteChanged):
-            self.routing = error.planned_digest
+            if error.planned_digest in ROUTINGS:
+                self.routing = error.planned_digest
+            else:
+                self.tables.put_rules_back(error.planned_digest)
+            return delay_s
+        if isinstance(error, LedgerLost) and error.first is not None and self.lost_ledger is not None:
+            self._put_ledger_back(self.lost_ledger)
             return delay_s
         if isinstance(error, ObjectNotFound):
             return super().ended(error)  # a batch that is needed is gone
-        if isinstance(error, StorageError | ContentionError | CorruptBatch | CommitSkipped | JobFailed):
+        if isinstance(error, (*PASSING, CommitSkipped, *_JOBS)):
             self._perhaps_change_routing()
             return delay_s
         return super().ended(error)
+
+    def _put_ledger_back(self, lost: bytes) -> None:
+        """As the message says; unless somebody was faster."""
+        self.world.scheduler.counts["ledgers put back"] += 1
+        self.world.server.objects.setdefault(ledger_path(MANIFEST_PATH), lost)
 
     def _after_fenced(self, delay_s: float) -> float | None:
         others = [actor for actor in self.world.actors if isinstance(actor, LoaderActor) and actor is not self]

@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from buffer.ledger import Ledger, ledger_path
+from buffer.ledger.plan import Ledger
+from buffer.names import ledger_path
 from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
-from buffer_delta.journal import Journal
+from buffer_delta.load.plans import Plans
 from buffer_delta.testing.actors.loader import LoaderActor
 from buffer_delta.testing.work import ROUTINGS
 
@@ -51,7 +52,8 @@ class MaintenanceActor(Actor):
 
 
 class LedgerLossActor(MaintenanceActor):
-    """The ledger is deleted, and the loaders start with `adopt`, which stays switched on from then on."""
+    """The ledger is deleted, and the loaders start with `adopt`, which stays switched on from then on. Where that is
+    refused, because a range is in some tables only and there are dead letters, they find a backup."""
 
     def act(self, host: Host, loaders: Sequence[LoaderActor]) -> None:
         lost = self.world.server.objects.pop(ledger_path(MANIFEST_PATH), None)
@@ -59,6 +61,7 @@ class LedgerLossActor(MaintenanceActor):
         self.world.scheduler.counts["ledgers lost"] += lost is not None
         for loader in loaders:
             loader.rules = replace(loader.rules, adopt=True)
+            loader.lost_ledger = lost
 
 
 class ReplanActor(MaintenanceActor):
@@ -70,13 +73,13 @@ class ReplanActor(MaintenanceActor):
         ledger = Ledger.from_bytes(data) if data is not None else None
         if ledger is None or ledger.plan is None or ledger.plan.quarantined is None:
             return False
-        positions = [log.snapshot(ledger.app_id or "").txn_version for log in loaders[0].tables.logs]
-        return all(position is None or position < ledger.plan.first for position in positions)
+        positions = [log.look(ledger.app_id or "").position for log in loaders[0].tables.logs]
+        return all(position < ledger.plan.first for position in positions)
 
     def act(self, host: Host, loaders: Sequence[LoaderActor]) -> None:
         if not self.is_due(loaders):  # what was under way has landed meanwhile
             return
-        forgotten = Journal(host.store, MANIFEST_PATH, host.clock).replan()
+        forgotten = Plans(host.store, MANIFEST_PATH, host.clock).replan()
         host.process.note(f"replanned {forgotten}")
         self.world.scheduler.counts["ranges replanned"] += forgotten is not None
         for loader in loaders:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from buffer.errors import ContentionError, StorageError
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
-from buffer_delta.journal import Journal
+from buffer_delta.load.plans import Plans
 
 
 class OperatorActor(Actor):
@@ -16,7 +16,7 @@ class OperatorActor(Actor):
 
     def run(self, host: Host) -> None:
         while True:
-            journal = Journal(host.store, MANIFEST_PATH, host.clock)
+            journal = Plans(host.store, MANIFEST_PATH, host.clock)
             released = journal.unblock(skip=self.chance(self._skip_chance))
             host.process.note(f"unblocked {released}" if released else "nothing was blocked")
             if self._every_s is None or self.world.is_calm:

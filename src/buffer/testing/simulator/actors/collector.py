@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from buffer.config import GcConfig
 from buffer.errors import StorageError
-from buffer.gc import Collector, Refusal
+from buffer.gc.collector import Collector, Refusal
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.scheduler import describe_error
 from buffer.testing.simulator.world import PREFIX, Actor, Host, World

@@ -6,7 +6,7 @@ Its results outlive it (`Sink`). Sometimes it acks what it may not ack yet, whic
 from __future__ import annotations
 
 from buffer.config import ConsumerConfig
-from buffer.consumer import Consumer
+from buffer.consume.consumer import Consumer
 from buffer.errors import (
     ContentionError,
     Fenced,
@@ -65,7 +65,11 @@ class ConsumerActor(Actor):
             collect_beside(self, host, self.collect_s, consumer.epoch)
         while True:
             self._try_wrong_ack(consumer)
-            batch = consumer.next_batch()
+            try:
+                batch = consumer.next_batch()
+            except ObjectNotFound:
+                self._step_over_hole(consumer)
+                continue
             if batch is None:
                 consumer.flush()
                 self.rest(host, self.poll_s)
@@ -76,6 +80,14 @@ class ConsumerActor(Actor):
                 self.world.scheduler.violate(f"{self.name} was given {batch.sequence}, but {expected} comes next")
             self.sink.take(batch.sequence)
             self._ack(consumer, batch.sequence)
+
+    def _step_over_hole(self, consumer: Consumer) -> None:
+        """The batch was gone when its append landed, and its producer was told so."""
+        (descriptor,) = consumer.next_descriptors(1)
+        if not self.world.queue.is_hole(descriptor.sequence):
+            self.world.scheduler.violate(f"{self.name} found no such object as {descriptor.location}")
+        self.sink.take(descriptor.sequence)
+        self._ack(consumer, descriptor.sequence)
 
     def _ack(self, consumer: Consumer, sequence: int) -> None:
         way = self.world.scheduler.random.random()

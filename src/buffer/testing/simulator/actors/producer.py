@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from buffer.batching import Intake, PendingBatch, check_call
-from buffer.commit import Committer
 from buffer.config import ProducerConfig
-from buffer.durability import DurabilityWatcher, Durable, Settled
 from buffer.errors import AppendOutcomeUnknown, StateLost
+from buffer.produce.append import Committer
+from buffer.produce.durability import DurabilityWatcher, Durable, Settled
+from buffer.produce.intake import Intake, PendingBatch, check_call
 from buffer.testing.simulator.faults import Span
 from buffer.testing.simulator.scheduler import Signal, describe_error
 from buffer.testing.simulator.witness import Record

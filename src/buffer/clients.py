@@ -1,0 +1,181 @@
+"""Client marks over the queue and its ledger: opening, asking, keeping. The shell around `ledger.clients`.
+
+    ClientGuard   a producer's: how far its client is, asked before every append
+    MarkKeeper    a reader's: puts the marks of entries into the ledger before they leave the queue
+    ClientLedger  an operator's: list, forget, accept a loss
+
+**Manifest first, ledger second**, always: marks move from the one to the other, and only ever in that direction.
+
+A guard looks at the ledger when it opens. From then on the manifest alone tells, as long as every entry that was
+appended since is still there to be looked at; where some are gone already, the ledger has their marks. So appending
+with a client id costs no request more than without one, unless the readers are faster than the producer's own looks.
+
+What a process that dies leaves behind:
+- while it opens: a section that is begun, or open, with no marks in it. The next one goes on
+- after keeping, before the dequeue: marks of entries that are still in the queue. They are true either way
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from buffer.cas import CAS_BACKOFF
+from buffer.clock import Clock
+from buffer.errors import IdempotencyConflict, InvalidInput
+from buffer.journal import Journal
+from buffer.ledger.clients import (
+    Clients,
+    ClientsView,
+    Fate,
+    Standing,
+    absorb,
+    begun,
+    fate,
+    forgotten,
+    loss_accepted,
+    opened_at,
+    standing,
+)
+from buffer.manifest import Manifest
+from buffer.marks import Mark, batch_name, client_id_bytes
+from buffer.queue import AppendGroup, Attempt, ClientSpan, Leaving, Verdict
+from buffer.store.base import CanSwap
+
+
+class ClientLedger:
+    """The section `clients` of one queue's ledger. Not thread-safe."""
+
+    def __init__(
+        self, store: CanSwap, manifest_path: str, clock: Clock, *, timeout_s: float = CAS_BACKOFF.timeout_s
+    ) -> None:
+        self._clock = clock
+        self._journal = Journal(store, manifest_path, clock, ClientsView, timeout_s=timeout_s)
+
+    @property
+    def location(self) -> str:
+        return self._journal.location
+
+    def read(self) -> Clients | None:
+        """The section; None where nobody has used a client id yet."""
+        view = self._journal.read()
+        return None if view is None else view.clients
+
+    def open(self, read_manifest: Callable[[], Manifest]) -> None:
+        """Make sure that marks are kept from now on: see `ledger.clients` for why this takes two writes."""
+        section = self.read()
+        if section is None:
+            section = self._change(begun)
+        if section is not None and not section.opened:
+            manifest = read_manifest()  # after the section was there
+            self._change(lambda found: opened_at(begun(found), manifest))
+
+    def keep(self, manifest: Manifest, through: int) -> None:
+        """Keep the marks of the entries up to `through`, which are about to leave `manifest`."""
+        self._change(lambda found: absorb(found, manifest, through))
+
+    def forget(self, client_ids: Iterable[str]) -> None:
+        """Let these clients start anew. Raises InvalidInput, naming one that has no mark; then nothing has changed."""
+        names = list(client_ids)
+
+        def without(found: Clients | None) -> Clients | None:
+            for name in names:
+                if found is None or name not in found.marks:
+                    raise InvalidInput(f"the ledger {self.location!r} has no mark of a client {name!r}")
+                found = forgotten(found, name)
+            return found
+
+        self._change(without)
+
+    def accept_loss(self, read_manifest: Callable[[], Manifest]) -> None:
+        """Go on without the marks that are lost."""
+        manifest = read_manifest()
+        self._change(lambda found: None if found is None else loss_accepted(found, manifest))
+
+    def _change(self, decide: Callable[[Clients | None], Clients | None]) -> Clients | None:
+        def changed(view: ClientsView | None, _sent: bool) -> ClientsView | None:
+            before = None if view is None else view.clients
+            after = decide(before)
+            if after is before:
+                return view
+            if view is None:
+                return ClientsView(queue_id=self._clock.new_ulid(), clients=after)
+            return view.changed(clients=after)
+
+        view = self._journal.update(changed).after
+        return None if view is None else view.clients
+
+
+class MarkKeeper:
+    """Called by the queue with what leaves it, before it does. Needs no epoch: whatever it keeps is true anyway."""
+
+    def __init__(
+        self, store: CanSwap, manifest_path: str, clock: Clock, *, timeout_s: float = CAS_BACKOFF.timeout_s
+    ) -> None:
+        self._ledger = ClientLedger(store, manifest_path, clock, timeout_s=timeout_s)
+
+    def __call__(self, leaving: Leaving) -> None:
+        self._ledger.keep(leaving.manifest, leaving.through)
+
+
+class ClientGuard:
+    """Keeps one client's calls from getting into the queue twice. One owner at a time, like its queue."""
+
+    def __init__(
+        self,
+        client_id: str,
+        store: CanSwap,
+        manifest_path: str,
+        clock: Clock,
+        *,
+        timeout_s: float = CAS_BACKOFF.timeout_s,
+    ) -> None:
+        client_id_bytes(client_id)
+        self.client_id = client_id
+        self._ledger = ClientLedger(store, manifest_path, clock, timeout_s=timeout_s)
+        self._standing: Standing | None = None
+
+    def open(self, read_manifest: Callable[[], Manifest]) -> int:
+        """How far the client is: the largest client_seq in the queue, -1 for none. Raises MarksLost."""
+        self._ledger.open(read_manifest)
+        return self._look(read_manifest()).durable_seq
+
+    def check(self, manifest: Manifest, group: AppendGroup) -> None:
+        """Raises IdempotencyConflict if one of the group's calls is in the queue, and MarksLost."""
+        durable_seq = self._look(manifest).durable_seq
+        first = _span(group).first  # the smallest decides: what is at or below the mark must not get in with the rest
+        if first <= durable_seq:
+            raise self._overtaken(first, durable_seq)
+
+    def decide(self, manifest: Manifest, attempt: Attempt) -> Verdict:
+        """What became of an append whose slots have left the queue. Raises as `check` does."""
+        now, first = self._look(manifest), _span(attempt).first
+        match fate(attempt.locations, first, now):
+            case Fate.LANDED:
+                return Verdict.LANDED
+            case Fate.DEAD:
+                return Verdict.DEAD
+            case Fate.OVERTAKEN:
+                raise self._overtaken(first, now.durable_seq)
+
+    def won(self, attempt: Attempt) -> None:
+        """Our own calls are the newest: the manifest that they were added to was looked at."""
+        mark = Mark(_span(attempt).last, attempt.sequences[-1], batch_name(attempt.locations[-1]))
+        self._standing = Standing(self.client_id, mark, attempt.sequences.stop)
+
+    def _look(self, manifest: Manifest) -> Standing:
+        """Where the client stands, by a manifest that was just read."""
+        known = self._standing
+        now = known.moved_on(manifest) if known else None
+        if now is None:
+            section = self._ledger.read()  # after the manifest
+            now = standing(self.client_id, manifest, section, location=self._ledger.location, earlier=known)
+        self._standing = now
+        return now
+
+    def _overtaken(self, first_seq: int, durable_seq: int) -> IdempotencyConflict:
+        return IdempotencyConflict.of(self.client_id, first_seq, durable_seq=durable_seq, in_queue=None)
+
+
+def _span(numbered: AppendGroup | Attempt) -> ClientSpan:
+    assert numbered.client_seqs is not None, "a client's calls have numbers"
+    return numbered.client_seqs

@@ -1,0 +1,1 @@
+"""Batch bytes and entries, both ways. Pure."""

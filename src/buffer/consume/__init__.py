@@ -1,0 +1,1 @@
+"""Consuming: one fenced reader with a cursor; fetching, which works anywhere."""

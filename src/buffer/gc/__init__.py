@@ -1,0 +1,1 @@
+"""Collecting garbage: batch objects that nobody needs any more."""

@@ -1,0 +1,1 @@
+"""Looking at a queue without touching it: status, verify, and words for people."""

@@ -1,0 +1,530 @@
+"""A queue that many workers share: each batch is held by one of them at a time, until it is acked or its lease ends.
+
+    with LeaseQueue.open(ConsumerConfig(store="s3://bucket/path"), LeaseConfig(visibility_timeout_ms=60_000)) as queue:
+        while leased := queue.consume(10, wait_ms=5_000):
+            for batch in leased:
+                handle(batch.entries)
+            queue.ack(leased)
+
+Any number of processes open the same queue; there is no broker, all state is in the ledger. Delivery is at least once:
+a lease that ran out, or whose holder died, is granted again, and counted. Work that takes longer than the lease must
+`extend` it; `worker` does so by itself, and is the loop most people want.
+
+- A batch that is gone or cannot be decoded is a failed delivery like any other: given back at once, with the reason,
+  and judged after `max_delivery_attempts`.
+- A batch that this worker may not read (a location outside its folders, more than its `max_batch_bytes`, no
+  permission) waits for a lease's time, so that another worker gets it, and is blocked when it is used up, whatever the
+  strategy. A worker that reads nothing at all is told after `REFUSED_MAX` of them: consume raises the cause.
+- What the store fails to read for now is nobody's fault: snoozed for as long. The others are delivered; if there are
+  none, the error is raised.
+- Fetching takes half of a lease's time at most, for the work needs some, too; what is left then is snoozed.
+- What is used up is parked before anything else is delivered. Parking that fails is logged, stays exclusive until its
+  time is up, and is then repeated by whoever consumes; the other batches go on meanwhile.
+- The finished prefix leaves the manifest every `DEQUEUE_EVERY` batches, when the queue is idle, and on `close`.
+
+Cost of one cycle (`consume(n, acks=…)`): one conditional read of the manifest, one write of the ledger; where others
+write, too, one read of the ledger before it. Calls from several threads are serialised; waiting holds nobody up.
+
+Fork: it belongs to the process that opened it, for its writes have numbers. In a child its calls raise `Closed`, and
+`close()` does nothing. Open another one after the fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from types import TracebackType
+from typing import Self
+
+from buffer import metrics
+from buffer.backoff import Backoff
+from buffer.clients import MarkKeeper
+from buffer.clock import Clock, SystemClock
+from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
+from buffer.consume.fetch import REFUSALS, FetchHandle
+from buffer.errors import (
+    BufferQueueError,
+    Closed,
+    ContentionError,
+    CorruptBatch,
+    InvalidConfig,
+    InvalidHandle,
+    InvalidInput,
+    ObjectNotFound,
+    StorageError,
+)
+from buffer.gc.collector import Collector
+from buffer.journal import Journal
+from buffer.leases.dead_letters import DeadLetters, Source, check_dlq
+from buffer.leases.redrive import redrive
+from buffer.leases.session import LeaseSession, Look, NoLeases
+from buffer.leases.values import (
+    Delivered,
+    Done,
+    Held,
+    LeasedBatch,
+    LeaseStats,
+    Peeked,
+    acks_of,
+    handle_of,
+    handles_of,
+    peeked,
+    stats_of,
+)
+from buffer.ledger import lease_rules as rules
+from buffer.ledger import parking
+from buffer.ledger.lease_rules import Ack, Delivery, Grant, Nack
+from buffer.ledger.lease_steps import Stamp, is_finished
+from buffer.ledger.leases import FRESH, Handle, LeaseLedger, Leases, State
+from buffer.ledger.parking import ParkOrder
+from buffer.manifest import Manifest
+from buffer.marks import as_handed_out
+from buffer.names import folder_of
+from buffer.produce.append import append_uploads
+from buffer.produce.durability import Durable
+from buffer.produce.intake import Entries
+from buffer.produce.upload import upload_entries
+from buffer.queue import QueueConsumer, manifest_observer
+from buffer.store.base import Store
+from buffer.store.open import open_store
+
+log = logging.getLogger(__name__)
+
+_SYSTEM_CLOCK = SystemClock()
+
+MOMENT_S = 0.001  # not worth a sleep, which may round it to nothing
+DEQUEUE_EVERY = 100  # finished batches: a write of the manifest each time would double the cost of a cycle
+REFUSED_MAX = 10  # batches in a row that a worker may not read: then its settings are wrong, not the batches
+WAITING = Backoff(first_s=0.02, max_s=1.0, attempts_max=1_000_000, jitter_from=0.5)
+"""Pauses between looks at a queue that has nothing to deliver; `wait_ms` ends them."""
+
+
+class LeaseQueue:
+    """One process's door to a queue with leases. Open it with `LeaseQueue.open`; close it with `close` or `with`.
+
+    Every verb is one durable write, however many batches it names. It raises Fenced once another kind of reader has
+    claimed the queue, LedgerLost or ManifestLost if state is gone, ContentionError if too many others wrote: then it
+    may have happened or not, and a lease that nobody knows of runs out by itself.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        store: Store,
+        session: LeaseSession,
+        handle: FetchHandle,
+        dead_letters: DeadLetters,
+        clock: Clock,
+        collector: Collector | None,
+    ) -> None:
+        """Use `LeaseQueue.open`: this takes the parts that it makes."""
+        self.config = config
+        self.store = store
+        self.clock = clock
+        self._session = session
+        self._handle = handle
+        self._dead_letters = dead_letters
+        self._collector = collector
+        self._lock = threading.RLock()
+        self._closed = False
+        self._pid = os.getpid()
+        self._refused_in_a_row = 0
+
+    @classmethod
+    def open(
+        cls,
+        config: ConsumerConfig,
+        leases: LeaseConfig | None = None,
+        *,
+        adopt: bool = False,
+        claim: bool = True,
+        clock: Clock = _SYSTEM_CLOCK,
+    ) -> Self:
+        """Join the workers of a queue, or be its first.
+
+        The settings are the queue's own, kept in its ledger: without `leases` they are taken as they are, and another
+        set is refused (InvalidConfig). Raises QueueBound if the queue feeds a loader, LedgerLost if it was consumed
+        without leases before; `adopt=True` accepts that, fences that consumer, and begins with what is there. If a
+        consumer has taken the queue over since, opening it takes it back; with `claim=False` it raises Fenced instead.
+        """
+        if leases is not None:
+            check_dlq(config, leases)
+        store = open_store(config.store, **config.store_options)
+        queue = QueueConsumer(
+            store,
+            config.manifest_path,
+            clock,
+            keepers=[MarkKeeper(store, config.manifest_path, clock, timeout_s=config.cas_timeout_s)],
+            timeout_s=config.cas_timeout_s,
+            observe=manifest_observer("consumer"),
+        )
+        journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
+        worker = clock.new_ulid()[-10:]
+        session = LeaseSession(queue, journal, clock, worker)
+        session.open(leases, adopt=adopt, claim=claim)
+        collector = None
+        if config.gc_enabled:
+            collector = Collector(config.gc(), store=store, clock=clock)
+            collector.start()
+        handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, config.prefixes())
+        return cls(config, store, session, handle, DeadLetters(config, store, handle, clock), clock, collector)
+
+    def twin(self) -> LeaseQueue:
+        """Another door to the same queue, for another thread: calls on the two do not wait for each other."""
+        config = self.config.replace(store=self.store, gc_enabled=False)
+        return LeaseQueue.open(config, clock=self.clock, claim=False)
+
+    # Delivering
+
+    def consume(self, max_batches: int = 1, wait_ms: int = 0, acks: Done | Iterable[Done] = ()) -> Delivered:
+        """Lease up to `max_batches`, and fetch them; `acks` are acked in the same write.
+
+        Waits up to `wait_ms` for something to deliver, then returns nothing. Raises AckHoleCapExceeded or
+        InFlightCapExceeded if only a cap stands in the way, and InvalidHandle for an ack that does not hold: that
+        moves nothing. After any other error, the acks stand. LocationRefused, BatchTooLarge, StorageError: see
+        above.
+        """
+        if max_batches < 1 or wait_ms < 0:
+            raise InvalidInput(f"max_batches={max_batches}, wait_ms={wait_ms}: at least 1 batch and 0 ms")
+        done = acks_of(acks)
+        deadline_s = self.clock.monotonic_s() + wait_ms / 1000
+        pauses = WAITING.pauses(self.clock.jitter)
+        while True:
+            with self._verb("consume"):
+                delivered, grant = self._consume_once(max_batches, done)
+            done = []
+            if delivered.batches:
+                return delivered
+            if grant.orders or delivered.unreadable:
+                continue  # that was work, too: look again at once
+            left_s = deadline_s - self.clock.monotonic_s()
+            if left_s < MOMENT_S:
+                if grant.stopped is not None:
+                    raise grant.stopped
+                return delivered
+            self.clock.sleep(min(left_s, next(pauses)))
+
+    def _consume_once(self, max_batches: int, acks: Sequence[Ack]) -> tuple[Delivered, Grant]:
+        def verb(section: Leases, by: Stamp, manifest: Manifest) -> tuple[Leases, Grant]:
+            return rules.consume(section, by, _waiting(manifest), max_batches, acks)
+
+        asked_s = self.clock.monotonic_s()
+        manifest, section, grant = self._session.apply_to_queue(verb)
+        self._count(section, manifest, grant, len(acks))
+        self._tidy(section, manifest, idle=not grant.deliveries)
+        if grant.orders:
+            self._park(grant.orders, section)
+        return self._fetch(grant.deliveries, manifest, asked_s), grant
+
+    def _fetch(self, deliveries: Sequence[Delivery], manifest: Manifest, asked_s: float) -> Delivered:
+        """Fetch what was leased; give back what cannot be read. Raises what kept it from reading anything."""
+        batches: list[LeasedBatch] = []
+        failed: list[Nack] = []
+        refused: list[Nack] = []
+        away: list[Nack] = []
+        trouble: CorruptBatch | StorageError | None = None
+        for index, delivery in enumerate(deliveries):
+            if index and self.clock.monotonic_s() - asked_s > delivery.timeout_ms / 2000:
+                away += [Nack(late.handle) for late in deliveries[index:]]
+                break
+            descriptor = manifest.read(delivery.handle.sequence)
+            assert descriptor is not None, "what is leased stands in the manifest that it was leased by"
+            try:
+                batches.append(LeasedBatch(delivery, self._handle.fetch(as_handed_out(descriptor))))
+                self._refused_in_a_row = 0
+            except (CorruptBatch, StorageError) as error:
+                log.warning("batch %d cannot be read: %s", delivery.handle.sequence, error)
+                nack = Nack(delivery.handle, delivery.timeout_ms, f"{type(error).__name__}: {error}")
+                if isinstance(error, StorageError) and error.retryable and not isinstance(error, ObjectNotFound):
+                    away.append(nack)
+                    trouble = error
+                elif isinstance(error, (*REFUSALS, StorageError)) and not isinstance(error, ObjectNotFound):
+                    refused.append(nack)
+                    self._refused_in_a_row += 1
+                    trouble = error if self._refused_in_a_row >= REFUSED_MAX else trouble
+                else:
+                    failed.append(replace(nack, delay_ms=0))
+        if len(batches) < len(deliveries):
+            self._give_back(failed, refused, away)
+        if trouble is not None and not batches:
+            raise trouble
+        return Delivered(tuple(batches), tuple(nack.handle.sequence for nack in (*failed, *refused)))
+
+    def _give_back(self, failed: Sequence[Nack], refused: Sequence[Nack], away: Sequence[Nack]) -> None:
+        """In one write. If it fails, the leases run out."""
+
+        def verb(section: Leases, by: Stamp) -> tuple[Leases, None]:
+            section = rules.refuse(rules.nack(section, by, failed), by, refused)
+            for nack in away:  # the store failed, not the batch: no attempt is lost
+                section = rules.snooze(section, by, [nack.handle], nack.delay_ms)
+            return section, None
+
+        try:
+            self._session.apply(verb)
+            metrics.leases_nacked.add(len(failed) + len(refused))
+        except BufferQueueError as error:
+            log.warning("could not give back what was not read, the leases run out: %s", error)
+
+    # Answering
+
+    def ack(self, done: Done | Iterable[Done], entries: Sequence[int] | None = None) -> None:
+        """These are done: batches, or `entries` (indices) of one. Raises InvalidHandle, and then nothing has moved."""
+        acks = acks_of(done)
+        if entries is not None:
+            if not isinstance(done, LeasedBatch):
+                raise InvalidInput(
+                    "entries are acked of one batch at a time: pass the LeasedBatch, or `batch.done([…])`"
+                )
+            acks = [done.done(entries)]
+        if not acks:
+            return
+        with self._verb("ack"):
+            self._session.apply(lambda section, by: (rules.ack(section, by, acks), None))
+        metrics.leases_acked.add(len(acks))
+
+    def nack(self, failed: Held | Nack | Iterable[Held | Nack], delay_ms: int = 0, reason: str = "") -> None:
+        """These failed: back to the queue, each after its own delay (`Nack`), or all after `delay_ms`."""
+        items = [failed] if isinstance(failed, Nack | Handle | LeasedBatch) else list(failed)
+        nacks = [item if isinstance(item, Nack) else Nack(handle_of(item), delay_ms, reason) for item in items]
+        if not nacks:
+            return
+        with self._verb("nack"):
+            self._session.apply(lambda section, by: (rules.nack(section, by, nacks), None))
+        metrics.leases_nacked.add(len(nacks))
+
+    def snooze(self, held: Held | Iterable[Held], delay_ms: int = 0) -> None:
+        """Give back untouched: the delivery stays counted, and one attempt more is allowed."""
+        handles = handles_of(held)
+        if handles:
+            with self._verb("snooze"):
+                self._session.apply(lambda section, by: (rules.snooze(section, by, handles, delay_ms), None))
+
+    def extend(self, held: Held | Iterable[Held], additional_ms: int | None = None) -> None:
+        """Hold for `additional_ms` from now on (the queue's timeout unless given). Never shortens; not a delivery."""
+        handles = handles_of(held)
+        if not handles:
+            return
+
+        def verb(section: Leases, by: Stamp) -> tuple[Leases, None]:
+            more = section.config.visibility_timeout_ms if additional_ms is None else additional_ms
+            return rules.extend(section, by, handles, more), None
+
+        with self._verb("extend"):
+            self._session.apply(verb)
+
+    # For operators
+
+    def unblock(self, sequence: int, attempts: int = 1) -> None:
+        """Allow a blocked batch so many deliveries more."""
+        with self._verb("unblock"):
+            self._session.apply(lambda section, by: (parking.unblock(section, by, sequence, attempts), None))
+
+    def park(self, sequence: int, reason: str = "given up by hand", *, unread: bool = True) -> bool:
+        """Give a batch up: into the dead-letter queue with it. False: another worker is at it, or will be.
+
+        By hand goes also what the settings of this process refuse, as it is, or as a word where it must not be read;
+        not so with `unread=False`. Raises what asking again does not help against; the batch stays parking.
+        """
+        with self._verb("park"):
+            _, section, orders = self._session.apply_to_queue(
+                lambda section, by, manifest: parking.park(section, by, _waiting(manifest), sequence, reason)
+            )
+            trouble = self._park(orders, section, unread=sequence if unread else None) if orders else None
+            if isinstance(trouble, ContentionError) or (isinstance(trouble, StorageError) and trouble.retryable):
+                return False
+            if trouble is not None:
+                raise trouble
+            look = self._session.look()
+            return is_finished(look.leases, sequence)
+
+    def purge(self) -> int:
+        """Finish all that waits, unseen, but what is being parked. Returns how many batches."""
+        with self._verb("purge"):
+            manifest, section, count = self._session.apply_to_queue(
+                lambda section, by, manifest: rules.purge(section, by, _waiting(manifest))
+            )
+            self._tidy(section, manifest, idle=True)
+            return count
+
+    def configure(self, leases: LeaseConfig) -> None:
+        """Other settings for the queue, for all its workers, from now on."""
+        check_dlq(self.config, leases)
+        with self._verb("configure"):
+            self._session.apply(lambda section, by: (rules.configure(section, by, leases), None))
+
+    def redrive(self, max_per_second: float | None = None, max_batches: int | None = None) -> int:
+        """Bring dead letters back into this queue, each exactly once, oldest first; returns how many batches.
+
+        The dead-letter queue gets leases of its own for that. Raises QueueBound if it feeds a loader, InvalidConfig if
+        it has leases that park elsewhere. May be interrupted and called again, also by several at once.
+        """
+        config = self.settings
+        if config.dlq is None:
+            raise InvalidConfig(
+                "this queue has no dead-letter queue: there is nothing to redrive", key="dlq", value=None
+            )
+        away = self.config.replace(manifest_path=config.dlq, data_path_prefix=folder_of(config.dlq), former_prefixes=())
+        wanted = LeaseConfig(dlq=self.config.manifest_path)
+        try:
+            letters = LeaseQueue.open(away, None, clock=self.clock)
+        except NoLeases:
+            letters = LeaseQueue.open(away, wanted, adopt=True, clock=self.clock)
+        letters._dead_letters.prefixes[self.config.manifest_path] = self.config.data_path_prefix
+        with letters:
+            return redrive(letters, wanted.dlq, max_per_second, max_batches)
+
+    def peek(self, max_batches: int = 10) -> list[Peeked]:
+        """The oldest unfinished batches as they stand. Leases nothing."""
+        with self._verb("peek"):
+            look = self._session.look()
+            now_ms = self.clock.now_ms()
+            found = islice(_unfinished(look), max_batches)
+            return [peeked(look.leases, sequence, location, now_ms) for sequence, location in found]
+
+    def stats(self) -> LeaseStats:
+        with self._verb("stats"):
+            look = self._session.look()
+            return stats_of(look.leases, look.manifest.next_sequence, self.clock.now_ms())
+
+    @property
+    def settings(self) -> LeaseConfig:
+        """The queue's settings as they stand."""
+        with self._verb("settings"):
+            return self._session.look().leases.config
+
+    def produce(self, entries: Entries, metadata: bytes = b"") -> Durable:
+        """Put entries into the queue as one batch, durable when this returns, if `max_depth` leaves room for it.
+
+        For what workers themselves add now and then; a `Producer` is made for streams. Raises QueueFull and what
+        `append_uploads` does. Several at once may overshoot by what they have under way.
+        """
+        self.check_room()
+        config = ProducerConfig(
+            store=self.store,
+            manifest_path=self.config.manifest_path,
+            data_path_prefix=self.config.data_path_prefix,
+            append_timeout_s=self.config.cas_timeout_s,
+        )
+        upload = upload_entries(entries, metadata, store=self.store, clock=self.clock, config=config)
+        (durable,) = append_uploads([upload], store=self.store, clock=self.clock, config=config)
+        metrics.leases_produced.add(1)
+        return durable
+
+    def check_room(self) -> None:
+        """Raises QueueFull if `max_depth` batches wait: ask before producing."""
+        with self._verb("check_room"):
+            look = self._session.look()
+            rules.check_depth(look.leases, look.manifest.next_sequence, self.config.manifest_path)
+
+    # Inside
+
+    def _park(self, orders: Sequence[ParkOrder], section: Leases, unread: int | None = None) -> BufferQueueError | None:
+        """Carry out what was ordered. What fails stays parking, and is repeated when its time is up: returns why.
+
+        `unread` is the sequence that goes whether this process may read it or not.
+        """
+        look = self._session.look()
+        source = Source(look.queue_id, self.config.manifest_path)
+        done: list[ParkOrder] = []
+        trouble: BufferQueueError | None = None
+        for order in orders:
+            try:
+                descriptor = look.manifest.read(order.sequence)
+                batch = look.leases.batches.get(order.sequence, FRESH)
+                if descriptor is None or batch.state is not State.PARKING or batch.ordinal != order.ordinal:
+                    continue  # another one was faster, and the settings may be other ones since
+                assert look.leases.config.dlq is not None, "it cannot change while something is being parked"
+                dlq, is_unread = look.leases.config.dlq, order.sequence == unread
+                self._dead_letters.park(order, descriptor, source, dlq, unread=is_unread)
+            except BufferQueueError as error:
+                trouble = error
+                log.warning("batch %d could not be parked, it will be tried again: %s", order.sequence, error)
+                break  # in order of the ordinals: a later mark must not come first
+            done.append(order)
+        if done:
+            parker = section.parker or ""
+            self._session.apply(lambda now, by: (parking.finish_parking(now, by, parker, done), None))
+            metrics.leases_parked.add(len(done))
+        return trouble
+
+    def _tidy(self, section: Leases, manifest: Manifest, *, idle: bool) -> None:
+        """Take the finished prefix out of the manifest, if it is long, or there is time."""
+        finished = section.finished_through + 1 - manifest.first_sequence
+        if finished < (1 if idle else DEQUEUE_EVERY):
+            return
+        try:
+            self._session.dequeue(section)
+        except (ContentionError, StorageError) as error:
+            log.warning("the finished batches stay in the manifest for now: %s", error)
+
+    def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> None:
+        metrics.leases_acked.add(acked)
+        metrics.leases_consumed.add(len(grant.deliveries))
+        metrics.leases_expired.add(sum(delivery.expired is not None for delivery in grant.deliveries))
+        stats = stats_of(section, manifest.next_sequence, self.clock.now_ms())
+        metrics.leases_depth.set(stats.depth)
+        metrics.leases_in_flight.set(stats.in_flight)
+        metrics.leases_holes.set(stats.holes)
+        metrics.leases_blocked.set(stats.blocked)
+
+    @contextmanager
+    def _verb(self, name: str) -> Iterator[None]:
+        """One call: alone, not after `close` or a fork, timed and counted."""
+        if os.getpid() != self._pid:  # before the lock: a thread that is not in the child may hold it
+            raise Closed(f"this lease queue was opened in process {self._pid}: open one after the fork")
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the lease queue of {self.config.manifest_path!r} was closed; open another one")
+            started_s = self.clock.monotonic_s()
+            try:
+                yield
+            except InvalidHandle as error:
+                metrics.leases_handle_errors.add(len(error.handles))
+                raise
+            finally:
+                elapsed_s = self.clock.monotonic_s() - started_s
+                metrics.leases_duration_seconds.record(elapsed_s, {"verb": name})
+
+    # Ending
+
+    def close(self) -> None:
+        """Dequeue what is finished. Leases that are held stay: they run out, or their acks come from elsewhere."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._collector is not None:
+                self._collector.close()
+            try:
+                look = self._session.look()
+                self._tidy(look.leases, look.manifest, idle=True)
+            except BufferQueueError as error:
+                log.warning("closing without a last look at the queue: %s", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LeaseQueue({self.store!r}, manifest_path={self.config.manifest_path!r})"
+
+
+def _waiting(manifest: Manifest) -> range:
+    return range(manifest.first_sequence, manifest.next_sequence)
+
+
+def _unfinished(look: Look) -> Iterator[tuple[int, str]]:
+    for descriptor in look.manifest.entries_from(look.leases.finished_through + 1):
+        if not is_finished(look.leases, descriptor.sequence):
+            yield descriptor.sequence, descriptor.location

@@ -1,0 +1,78 @@
+"""Redrive: every batch of a dead-letter queue goes back to the queue that it came from.
+
+The dead-letter queue is a queue with leases whose own dead-letter queue is the source; `dead_letters.py` notices who
+goes home. So several redrives may run at once, and one that died is finished by the next: each batch has one ordinal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from buffer.backoff import Backoff
+from buffer.clock import Clock
+from buffer.config import ConsumerConfig, LeaseConfig
+from buffer.errors import InvalidConfig, InvalidInput
+from buffer.leases.values import Peeked
+from buffer.ledger.leases import Phase
+
+PEEKED_AT_ONCE = 100  # what workers hold in the dead-letter queue is passed by, up to here
+BUSY = Backoff(first_s=0.05, max_s=1.0, attempts_max=1_000_000, jitter_from=0.5)
+"""Pauses while another one is parking in the same queue."""
+
+_MOVABLE = (Phase.AVAILABLE, Phase.BLOCKED, Phase.PARKING)
+
+
+class Letters(Protocol):
+    """What a redrive needs of the dead-letter queue: a `LeaseQueue` has it."""
+
+    @property
+    def config(self) -> ConsumerConfig: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def settings(self) -> LeaseConfig: ...
+
+    def peek(self, max_batches: int) -> Sequence[Peeked]: ...
+
+    def park(self, sequence: int, reason: str, *, unread: bool) -> bool: ...
+
+
+def redrive(letters: Letters, home: str | None, max_per_second: float | None, max_batches: int | None) -> int:
+    """Park what is in `letters` at home, its own dead-letter queue. Returns how many batches went."""
+    if max_per_second is not None and not max_per_second > 0:
+        raise InvalidInput(f"max_per_second={max_per_second!r} is not allowed: a number above 0, or None for no limit")
+    path, kept = letters.config.manifest_path, letters.settings.dlq
+    if kept != home:
+        raise InvalidConfig(
+            f"the dead-letter queue {path!r} has leases that park in {kept!r}, not in {home!r}: change that with "
+            "`configure` first",
+            key="dlq",
+            value=kept,
+        )
+    moved = 0
+    pauses = BUSY.pauses(letters.clock.jitter)
+    while max_batches is None or moved < max_batches:
+        movable = _movable(letters)
+        if not movable:
+            break
+        try:
+            went = letters.park(movable[0], reason="redriven", unread=False)
+        except InvalidInput:
+            if movable[0] in _movable(letters):
+                raise
+            continue  # another redrive was faster, or a worker has leased it
+        if not went:
+            letters.clock.sleep(next(pauses))
+            continue
+        moved += 1
+        pauses = BUSY.pauses(letters.clock.jitter)
+        if max_per_second is not None:
+            letters.clock.sleep(1 / max_per_second)
+    return moved
+
+
+def _movable(letters: Letters) -> list[int]:
+    return [batch.sequence for batch in letters.peek(PEEKED_AT_ONCE) if batch.phase in _MOVABLE]

@@ -1,0 +1,177 @@
+"""What a queue with leases hands out. Frozen; no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from buffer.ledger.lease_rules import Ack, Delivery
+from buffer.ledger.leases import FRESH, Handle, Leases, Phase
+from buffer.ledger.ranges import Runs, numbers
+from buffer.model import ConsumedBatch
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedBatch:
+    """A batch under a lease, with the entries that are owed: all of them, or what earlier leases left."""
+
+    delivery: Delivery
+    batch: ConsumedBatch
+
+    @property
+    def handle(self) -> Handle:
+        return self.delivery.handle
+
+    @property
+    def lease_id(self) -> str:
+        return self.delivery.handle.lease_id
+
+    @property
+    def sequence(self) -> int:
+        return self.delivery.handle.sequence
+
+    @property
+    def delivery_count(self) -> int:
+        """How many leases ever covered it, this one included."""
+        return self.delivery.count
+
+    @property
+    def until_ms(self) -> int:
+        """When the lease ends, unless it is extended."""
+        return self.delivery.until_ms
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """The indices of the entries that are owed."""
+        owed = self.delivery.owed
+        return range(len(self.batch)) if owed is None else tuple(numbers(owed))
+
+    @property
+    def entries(self) -> list[bytes]:
+        """The entries that are owed, in the order of `indices`."""
+        if self.delivery.owed is None:
+            return self.batch.entries
+        return [self.batch.array[index].as_py() for index in self.indices]
+
+    def done(self, entries: Sequence[int] | None = None) -> Ack:
+        """An ack of the batch, or of the entries with these indices."""
+        return Ack(self.handle, None if entries is None else tuple(entries), len(self.batch))
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one consume brought: batches under one lease, maybe none."""
+
+    batches: tuple[LeasedBatch, ...] = ()
+    unreadable: tuple[int, ...] = ()
+    """Sequences that could not be fetched or decoded: failed deliveries, given back already."""
+
+    @property
+    def lease_id(self) -> str | None:
+        return self.batches[0].lease_id if self.batches else None
+
+    def __iter__(self) -> Iterator[LeasedBatch]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """An unfinished batch as it stands, without touching it."""
+
+    sequence: int
+    location: str
+    phase: Phase
+    delivery_count: int
+    owed: Runs | None = None
+    lease_id: str | None = None
+    until_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStats:
+    """A queue with leases in numbers, all of batches."""
+
+    depth: int
+    """Not finished."""
+    available: int
+    in_flight: int
+    delayed: int
+    blocked: int
+    parking: int
+    parked: int
+    """Ever given to the dead-letter queue, or on their way there."""
+    holes: int
+    finished_through: int
+    next_sequence: int
+    time_ms: int
+    clock_behind_ms: int
+    """How far the queue's time is ahead of this machine's clock: another worker's clock is fast by that much."""
+    blocked_sequences: tuple[int, ...] = field(default=())
+
+
+def stats_of(section: Leases, next_sequence: int, clock_ms: int) -> LeaseStats:
+    now = section.now_ms(clock_ms)
+    counts = dict.fromkeys(Phase, 0)
+    blocked: list[int] = []
+    for sequence, batch in section.batches.items():
+        phase = batch.phase(now)
+        counts[phase] += 1
+        if phase is Phase.BLOCKED:
+            blocked.append(sequence)
+    depth = section.depth(next_sequence)
+    told = len(section.batches) - counts[Phase.AVAILABLE]
+    return LeaseStats(
+        depth=depth,
+        available=depth - told,
+        in_flight=counts[Phase.LEASED],
+        delayed=counts[Phase.DELAYED],
+        blocked=counts[Phase.BLOCKED],
+        parking=counts[Phase.PARKING],
+        parked=section.ordinals,
+        holes=section.holes,
+        finished_through=section.finished_through,
+        next_sequence=next_sequence,
+        time_ms=now,
+        clock_behind_ms=max(0, section.time_ms - clock_ms),
+        blocked_sequences=tuple(blocked),
+    )
+
+
+def peeked(section: Leases, sequence: int, location: str, clock_ms: int) -> Peeked:
+    batch = section.batches.get(sequence, FRESH)
+    now = section.now_ms(clock_ms)
+    phase = batch.phase(now)
+    return Peeked(
+        sequence=sequence,
+        location=location,
+        phase=phase,
+        delivery_count=batch.count,
+        owed=batch.owed,
+        lease_id=batch.lease if phase is Phase.LEASED else None,
+        until_ms=batch.until_ms if phase in (Phase.LEASED, Phase.DELAYED) else None,
+        reason=batch.reason,
+    )
+
+
+# What callers may pass for a handle or an ack
+
+Held = Handle | LeasedBatch
+Done = Held | Ack
+
+
+def acks_of(done: Done | Iterable[Done]) -> list[Ack]:
+    items = [done] if isinstance(done, Ack | Handle | LeasedBatch) else list(done)
+    return [item if isinstance(item, Ack) else Ack(handle_of(item)) for item in items]
+
+
+def handles_of(held: Held | Iterable[Held]) -> list[Handle]:
+    items = [held] if isinstance(held, Handle | LeasedBatch) else list(held)
+    return [handle_of(item) for item in items]
+
+
+def handle_of(held: Held) -> Handle:
+    return held.handle if isinstance(held, LeasedBatch) else held

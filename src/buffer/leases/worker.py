@@ -1,0 +1,388 @@
+"""The loop people would write around a queue with leases: consume, call, ack; nack what raised; end in good order.
+
+    worker(queue, resize, concurrency=8)                      # resize(entry: bytes), in threads
+    worker(queue, call_service, concurrency=100)              # async def call_service(entry: bytes)
+    worker(queue, load, per="batch", retry=Fixed(5_000))      # load(batch: LeasedBatch)
+
+- One batch takes one place of `concurrency`; its entries are handled one after the other, in order. An entry whose
+  handler returned is acked, whatever became of its neighbours: only those that raised are delivered again, after the
+  pause that `retry` says (the longest, if several raised).
+- Leases of work that goes on are extended at half their time (`keeper.py`), for as long as this process lives. One that
+  was lost all the same (a machine that slept) is noticed: its results are dropped, for somebody else has the batch.
+- Acks go along with the next consume, in one write.
+- SIGTERM and SIGINT, or `stop`: nothing new is taken, what runs is finished and acked, then it returns.
+- Errors of the store that may pass, and contention, are waited out. Fenced and lost state end the loop, once what
+  runs has finished.
+- The process dies: nothing is lost; what it held is delivered again when the leases end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from buffer.backoff import Backoff
+from buffer.errors import CapExceeded, ContentionError, InvalidHandle, InvalidInput, StorageError
+from buffer.leases.keeper import LeaseKeeper
+from buffer.leases.queue import LeaseQueue
+from buffer.leases.retry import Again, Exponential, RetryPolicy
+from buffer.leases.values import LeasedBatch
+from buffer.ledger.lease_rules import Ack, Nack
+from buffer.ledger.leases import Handle
+from buffer.stopping import StopFlag
+
+log = logging.getLogger(__name__)
+
+MOMENT_S = 0.001  # not worth a sleep, which may round it to nothing
+LOOK_S = 0.2  # how long a free place waits for running work before the queue is looked at again
+IDLE_WAIT_MS = 1_000  # and how long an idle loop waits in the queue: a signal is answered that fast
+TROUBLE = Backoff(first_s=0.5, max_s=30.0, attempts_max=1_000_000, jitter_from=0.5)
+"""Pauses while the store is in trouble."""
+ENDING = Backoff(first_s=0.5, max_s=5.0, attempts_max=5, jitter_from=0.5)
+"""How long the end waits for a store in trouble: whoever sent SIGTERM waits, too."""
+
+Handler = Callable[[Any], object] | Callable[[Any], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What a worker did, in batches and entries."""
+
+    batches_done: int = 0
+    entries_done: int = 0
+    entries_failed: int = 0
+    leases_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the entries of one batch fared."""
+
+    batch: LeasedBatch
+    done: tuple[int, ...]
+    errors: tuple[Exception, ...] = ()
+
+    @property
+    def ack(self) -> Ack | None:
+        if not self.errors:
+            return self.batch.done()
+        return self.batch.done(self.done) if self.done else None
+
+    def again(self, retry: RetryPolicy) -> Again | None:
+        """When to deliver the rest again; None if there is none."""
+        answers = [retry.decide(error, self.batch.delivery_count) for error in self.errors]
+        if not answers:
+            return None
+        return Again(max(a.delay_ms for a in answers), counts=any(a.counts for a in answers))
+
+
+class Stop(Protocol):
+    """Says when to stop: a `threading.Event`, or anything like it."""
+
+    def is_set(self) -> bool: ...
+
+
+class Executor(Protocol):
+    """Where handlers run."""
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+def worker(
+    queue: LeaseQueue,
+    handler: Handler,
+    *,
+    concurrency: int = 1,
+    per: Literal["entry", "batch"] = "entry",
+    retry: RetryPolicy | None = None,
+    stop: Stop | None = None,
+    signals: bool = True,
+    drain: bool = False,
+) -> WorkerReport:
+    """Work the queue off until told to stop; see the module's rules.
+
+    `stop` is a `threading.Event`, say, that somebody else sets. `drain` ends it when there is nothing left to deliver
+    and nothing runs. `signals` installs handlers while it runs, if this is the main thread. Returns what was done.
+    Raises Fenced, LedgerLost and the like.
+    """
+    if concurrency < 1 or per not in ("entry", "batch"):
+        raise InvalidInput(f"concurrency={concurrency!r}, per={per!r}: at least 1, and 'entry' or 'batch'")
+    signalled = StopFlag()
+    is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+    with _signals(signalled) if signals else _nothing(), LeaseKeeper(queue) as keeper:
+        executor: Executor = _Tasks(handler, per) if is_async else _Threads(handler, per, concurrency)
+        stops = (signalled,) if stop is None else (signalled, stop)
+        loop = _Loop(queue, executor, keeper, concurrency, retry or Exponential(), stops, drain)
+        try:
+            loop.run()
+        finally:
+            executor.close()
+        loop.report.leases_lost = keeper.lost
+        return loop.report
+
+
+@dataclass
+class _Loop:
+    queue: LeaseQueue
+    executor: Executor
+    keeper: LeaseKeeper
+    concurrency: int
+    retry: RetryPolicy
+    stops: Sequence[Stop]
+    drain: bool
+    report: WorkerReport = field(default_factory=WorkerReport)
+    running: dict[Future[Outcome], LeasedBatch] = field(default_factory=dict)
+    acks: list[Ack] = field(default_factory=list)
+    nacks: list[tuple[Handle, Again, str]] = field(default_factory=list)
+
+    def run(self) -> None:
+        pauses = TROUBLE.pauses(self.queue.clock.jitter)
+        try:
+            while not self._is_stopped():
+                try:
+                    found = self._turn()
+                except (ContentionError, StorageError) as error:
+                    if isinstance(error, StorageError) and not error.retryable:
+                        raise
+                    log.warning("the store is in trouble, going on soon: %s", error)
+                    self._wait(next(pauses))
+                    continue
+                pauses = TROUBLE.pauses(self.queue.clock.jitter)
+                if self.drain and not found and not self.running and not self.acks:
+                    return
+        finally:
+            self._finish()
+
+    def _turn(self) -> bool:
+        """Answer what has finished, fill the free places. Whether anything was found to do."""
+        self._collect()
+        self._give_back()
+        free = self.concurrency - len(self.running)
+        if not free:
+            self._wait(LOOK_S)
+            return True
+        idle = not self.running and not self.acks
+        found = self._consume(free, wait_ms=IDLE_WAIT_MS if idle and not self.drain else 0)
+        if not found and self.running:
+            self._wait(LOOK_S)
+        return found
+
+    def _consume(self, free: int, wait_ms: int) -> bool:
+        acks, self.acks = self.acks, []
+        while True:
+            asked_s = self.queue.clock.monotonic_s()
+            try:
+                delivered = self.queue.consume(free, wait_ms, acks)
+            except InvalidHandle as error:
+                acks = self._without_lost(error, acks)
+            except CapExceeded as error:  # the acks stand
+                log.info("nothing more for now: %s", error)
+                return False
+            except (ContentionError, StorageError):
+                self.acks = acks  # those that landed will be told as lost
+                raise
+            else:
+                break
+        for batch in delivered:
+            self.keeper.hold(batch.handle, batch.delivery.timeout_ms / 1000, asked_s)
+            self.running[self.executor.start(batch)] = batch
+        return bool(delivered)
+
+    def _collect(self) -> None:
+        """Sort what has finished into acks and nacks; drop what was lost."""
+        for future in [future for future in self.running if future.done()]:
+            batch = self.running.pop(future)
+            if not self.keeper.release(batch.handle):
+                continue  # lost, and somebody else has it: what was made of it counts for nothing
+            outcome = future.result()
+            self.report.entries_done += len(outcome.done)
+            self.report.entries_failed += len(outcome.errors)
+            self.report.batches_done += not outcome.errors
+            if outcome.ack is not None:
+                self.acks.append(outcome.ack)
+            again = outcome.again(self.retry)
+            if again is not None:
+                reason = f"{type(outcome.errors[0]).__name__}: {outcome.errors[0]}"
+                self.nacks.append((batch.handle, again, reason))
+
+    def _give_back(self) -> None:
+        """Nack what failed; its good entries first, while the lease still holds."""
+        if not self.nacks:
+            return
+        self._ack_now()
+        failed = [Nack(handle, again.delay_ms, reason) for handle, again, reason in self.nacks if again.counts]
+        for again in {again for _, again, _ in self.nacks if not again.counts}:
+            handles = [handle for handle, other, _ in self.nacks if other == again]
+            self._each(handles, lambda held, again=again: self.queue.snooze(held, again.delay_ms))  # type: ignore[misc]
+        reasons = {nack.handle: nack for nack in failed}
+        self._each(list(reasons), lambda held: self.queue.nack([reasons[handle] for handle in held]))
+        self.nacks.clear()
+
+    def _ack_now(self) -> None:
+        acks, self.acks = self.acks, []
+        while acks:
+            try:
+                self.queue.ack(acks)
+                return
+            except InvalidHandle as error:
+                acks = self._without_lost(error, acks)
+            except (ContentionError, StorageError):
+                self.acks = acks
+                raise
+
+    def _each(self, handles: Sequence[Handle], verb: Callable[[Sequence[Handle]], None]) -> Sequence[Handle]:
+        """Apply the verb to those that hold; what does not is lost. Returns those that hold."""
+        while handles:
+            try:
+                verb(handles)
+                return handles
+            except InvalidHandle as error:
+                lost = set(error.handles)
+                for lease_id, sequence in lost:
+                    self._lose(Handle(lease_id, sequence))
+                handles = [handle for handle in handles if (handle.lease_id, handle.sequence) not in lost]
+        return []
+
+    def _without_lost(self, error: InvalidHandle, acks: Sequence[Ack]) -> list[Ack]:
+        lost = set(error.handles)
+        for lease_id, sequence in lost:
+            self._lose(Handle(lease_id, sequence))
+        return [ack for ack in acks if (ack.handle.lease_id, ack.handle.sequence) not in lost]
+
+    def _lose(self, handle: Handle) -> None:
+        self.keeper.lose(handle)
+        self.nacks = [item for item in self.nacks if item[0] != handle]
+
+    def _wait(self, seconds: float) -> None:
+        """Until something has finished; where nothing runs, until it is time to stop. At most so long."""
+        if self.running:
+            wait(self.running, timeout=seconds, return_when=FIRST_COMPLETED)
+            return
+        deadline_s = self.queue.clock.monotonic_s() + seconds
+        while not self._is_stopped() and (left_s := deadline_s - self.queue.clock.monotonic_s()) > MOMENT_S:
+            self.queue.clock.sleep(min(left_s, LOOK_S))
+
+    def _is_stopped(self) -> bool:
+        return any(stop.is_set() for stop in self.stops)
+
+    def _finish(self) -> None:
+        """Let what runs come to its end; ack it, or give it back."""
+        while self.running:
+            self._wait(LOOK_S)
+            self._collect()
+        self._insist(self._give_back)
+        self._insist(self._ack_now)
+
+    def _insist(self, call: Callable[[], None]) -> None:
+        """Through trouble of the store that may pass; at last the error is raised."""
+        for attempt in ENDING.attempts(self.queue.clock):
+            try:
+                call()
+                return
+            except (ContentionError, StorageError) as error:
+                if attempt + 1 == ENDING.attempts_max or (isinstance(error, StorageError) and not error.retryable):
+                    raise
+
+
+class _Threads:
+    """Plain handlers, one thread for each batch at a time."""
+
+    def __init__(self, handler: Callable[[Any], object], per: str, concurrency: int) -> None:
+        self._handler = handler
+        self._per = per
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="buffer-worker")
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]:
+        return self._pool.submit(self._run, batch)
+
+    def _run(self, batch: LeasedBatch) -> Outcome:
+        done: list[int] = []
+        errors: list[Exception] = []
+        for indices, argument in _calls(batch, self._per):
+            try:
+                self._handler(argument)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
+                errors.append(error)
+            else:
+                done.extend(indices)
+        return Outcome(batch, tuple(done), tuple(errors))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+class _Tasks:
+    """Handlers for asyncio, on an event loop in a thread of its own."""
+
+    def __init__(self, handler: Callable[[Any], Any], per: str) -> None:
+        self._handler = handler
+        self._per = per
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-worker", daemon=True)
+        self._thread.start()
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]:
+        return asyncio.run_coroutine_threadsafe(self._run(batch), self._loop)
+
+    async def _run(self, batch: LeasedBatch) -> Outcome:
+        done: list[int] = []
+        errors: list[Exception] = []
+        for indices, argument in _calls(batch, self._per):
+            try:
+                await self._handler(argument)
+            except asyncio.CancelledError:  # by the handler's own doing: nobody else knows this task
+                errors.append(TimeoutError("the handler was cancelled"))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
+                errors.append(error)
+            else:
+                done.extend(indices)
+        return Outcome(batch, tuple(done), tuple(errors))
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _calls(batch: LeasedBatch, per: str) -> Iterator[tuple[Sequence[int], Any]]:
+    if per == "batch":
+        yield tuple(batch.indices), batch
+    else:
+        for index, entry in zip(batch.indices, batch.entries, strict=True):
+            yield (index,), entry
+
+
+@contextmanager
+def _signals(stopped: StopFlag) -> Iterator[None]:
+    """SIGTERM and SIGINT end the loop in good order; a second one of them does what it always did."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[int, Any] = {}
+
+    def end(number: int, _frame: object) -> None:
+        stopped.set()
+        signal.signal(number, before[number])
+
+    for number in (int(signal.SIGTERM), int(signal.SIGINT)):
+        before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

@@ -1,0 +1,1 @@
+"""Producing: calls are batched, uploaded, appended to the queue."""

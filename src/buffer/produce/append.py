@@ -1,0 +1,587 @@
+"""From an uploaded batch to a durable one: append its location to the queue, in order.
+
+`append_uploads` does it for batches that others have uploaded (`upload.py`): all of them in one write.
+
+`Committer` does it for a producer, whose batches come and fail one by one. It acts synchronously and keeps no
+threads, so a simulator can drive it step by step:
+
+    committer = Committer(store, clock, config, on_settled)
+    committer.enlist(batch)     # in produce order; fixes the place in the queue
+    committer.upload(batch)     # any thread, several at once
+    committer.commit()          # one thread at a time; appends all that is ready in one write
+
+Rules:
+- A batch is appended only when it and all batches enlisted before it are uploaded, or failed and gone.
+- A batch that cannot be uploaded fails its own handles with the cause and steps aside for the later ones.
+- A batch whose name is no longer valid (`upload.py` says how long it is) gets a new one: it is uploaded again, or
+  copied by whoever does not have its bytes. That happens only inside `draw`, where no earlier attempt to append it
+  can still land (see `queue.py`).
+- An append that surely did not happen is tried again until `append_timeout_s` has passed since the batch was
+  ready. One that cannot be decided fails with `AppendOutcomeUnknown`: repeating it might double the batch.
+- **A late win.** A write that was sent in time can land a day later: the machine slept, the manifest did not change.
+  By then the collector may have deleted the batch (`upload.safe_until_s`). So before anybody says durable of it,
+  `LateLook` looks whether the object is there, and once more after a pause, for a delete may be under way. One that
+  is gone is `BatchCollected`.
+- Whatever goes wrong in `upload` and `commit` settles the batches that it happened to. They raise only what is no
+  Exception, a panic in a native library say, and after settling.
+- **With a client id** a batch that fails takes all later ones with it, enlisted or not (`ProducerStopped`). The queue
+  knows only the largest client_seq of a client. If a later call got in where an earlier one failed, the earlier one,
+  repeated, would be taken for a replay, and be lost. For the same reason nothing of a group is written if one of its
+  calls is at or below the mark: what is not fails, too, and is batched anew by whoever repeats it.
+  Nothing is ever unknown then: an append that might still land when time is up is a call to be repeated, and whoever
+  repeats it finds out. (A late win is known to be in the queue. If its batch is gone its mark stays all the same, so
+  its entries are produced again under a new client_seq.)
+- The process dies: a batch is in the queue or it is not; no handle said durable before it was. What was
+  uploaded and not appended is an orphan that the collector removes.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import NamedTuple, Protocol, TypeVar
+
+from buffer import metrics
+from buffer.clients import ClientGuard
+from buffer.clock import Clock
+from buffer.config import MIB, ProducerConfig
+from buffer.errors import (
+    AppendOutcomeUnknown,
+    BatchCollected,
+    BufferQueueError,
+    ContentionError,
+    IdempotencyConflict,
+    InvalidInput,
+    ObjectNotFound,
+    ProducerStopped,
+    StorageError,
+)
+from buffer.manifest import Manifest, PackedMetadata
+from buffer.marks import encode_mark, marked
+from buffer.produce.durability import Durable, Settled
+from buffer.produce.intake import PendingBatch
+from buffer.produce.upload import (
+    NewName,
+    Upload,
+    make_new_name,
+    name_valid_s,
+    put_under_new_name,
+    safe_until_s,
+    valid_until_s,
+)
+from buffer.queue import AppendGroup, ClientSpan, QueueProducer, manifest_observer
+from buffer.store.base import CanHead, CanPut, CanSwap
+
+GROUP_BATCHES_MAX = 1024  # one append stays one short write, however long the store was away
+GROUP_METADATA_BYTES_MAX = 8 * MIB
+
+RENAME_ROUNDS_MAX = 3  # a store too slow for the grace period is reported, not chased
+
+LATE_LOOKS_MAX = 6  # that a store may fail, on top of what its own client repeats
+LATE_LOOK_PAUSE_S = 60.0  # a delete that was sent before our append landed has arrived by then
+
+
+class CanCommit(CanSwap, CanPut, CanHead, Protocol):
+    """What the producer needs of a store."""
+
+
+class CanAppend(CanSwap, CanHead, Protocol):
+    """What appending others' uploads needs of a store."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy one object. Raises ObjectNotFound."""
+        ...
+
+
+class Named(Protocol):
+    """A batch that was uploaded, with the name it has for now."""
+
+    @property
+    def location(self) -> str | None: ...
+
+    @property
+    def metadata(self) -> PackedMetadata | None: ...
+
+    @property
+    def valid_until_s(self) -> float: ...
+
+
+_N = TypeVar("_N", bound=Named)
+
+
+def rename_stale(group: Sequence[_N], rename: Callable[[_N], None], clock: Clock, valid_s: float) -> None:
+    """Give new names to those whose names are no longer valid, until all are. Only while nothing is in flight."""
+    for _ in range(RENAME_ROUNDS_MAX):
+        stale = [batch for batch in group if clock.monotonic_s() > batch.valid_until_s]
+        if not stale:
+            return
+        for batch in stale:
+            rename(batch)
+    raise StorageError(
+        f"uploading {len(group)} batches takes longer than half of gc_grace_s, {valid_s:g} s: use "
+        "smaller batches, or a longer gc_grace_s for producers and collector alike",
+        retryable=True,
+    )
+
+
+def append_group(group: Sequence[Named], client_seqs: ClientSpan | None = None) -> AppendGroup:
+    return AppendGroup(
+        entries=[(batch.location or "", batch.metadata or ()) for batch in group],
+        valid_until_s=min(batch.valid_until_s for batch in group),
+        client_seqs=client_seqs,
+    )
+
+
+def queue_producer(store: CanSwap, clock: Clock, config: ProducerConfig) -> QueueProducer:
+    return QueueProducer(
+        store,
+        config.manifest_path,
+        clock,
+        timeout_s=config.append_timeout_s,
+        observe=manifest_observer("producer"),
+    )
+
+
+class LateLook:
+    """Tells of batches whose append has landed whether they are durable."""
+
+    def __init__(self, store: CanHead, clock: Clock, config: ProducerConfig) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config
+
+    def settled(self, landed: Iterable[tuple[int, Named]]) -> list[Durable | AppendOutcomeUnknown]:
+        """`Durable` for each that is, or the error that says what is known. Call it right after the append landed."""
+        now_s = self._clock.monotonic_s()
+        found: list[Durable | AppendOutcomeUnknown] = []
+        late: list[int] = []
+        for sequence, batch in landed:
+            if now_s > safe_until_s(batch.valid_until_s, self._config):
+                late.append(len(found))
+            found.append(Durable(sequence, batch.location or ""))
+        for pause_s in (0.0, LATE_LOOK_PAUSE_S) if late else ():
+            self._clock.sleep(pause_s)
+            for index in late:
+                found[index] = self._looked(found[index])
+        return found
+
+    def _looked(self, landed: Durable | AppendOutcomeUnknown) -> Durable | AppendOutcomeUnknown:
+        if not isinstance(landed, Durable):
+            return landed
+        facts = {"location": landed.location, "locations": (landed.location,), "expected_sequence": landed.sequence}
+        where = f"the batch {landed.location!r} came into {self._config.manifest_path!r} as sequence {landed.sequence}"
+        try:
+            self._is_there(landed.location)
+        except ObjectNotFound as error:
+            gone = BatchCollected(
+                f"{where} a day after it was named, and the collector has deleted it: unless a reader was faster, its "
+                "entries are lost; look for them before producing them again",
+                sequence=landed.sequence,
+                **facts,
+            )
+            gone.__cause__ = error
+            return gone
+        except StorageError as error:
+            unknown = AppendOutcomeUnknown(
+                f"{where} a day after it was named, and nobody could see whether the collector has deleted it; look "
+                "for its entries before producing them again",
+                **facts,
+            )
+            unknown.__cause__ = error
+            return unknown
+        return landed
+
+    def _is_there(self, location: str) -> None:
+        for attempt in range(1, LATE_LOOKS_MAX + 1):
+            try:
+                self._store.head(location)
+                return
+            except StorageError as error:
+                if isinstance(error, ObjectNotFound) or not error.retryable or attempt == LATE_LOOKS_MAX:
+                    raise
+            self._clock.sleep(self._clock.jitter(0.0, float(attempt)))
+
+
+# Others' uploads
+
+
+@dataclass(slots=True)
+class _Adopted:
+    """An upload, and the name under which it is to be appended."""
+
+    location: str
+    metadata: PackedMetadata
+    valid_until_s: float
+
+
+class CallId(NamedTuple):
+    """Which call of which client: what makes its repetition recognisable."""
+
+    client_id: str
+    client_seq: int
+
+
+def append_uploads(
+    uploads: Iterable[Upload],
+    *,
+    store: CanAppend,
+    clock: Clock,
+    config: ProducerConfig,
+    call: CallId | None = None,
+) -> list[Durable]:
+    """Append uploads in this order, in one write: all of them are in the queue after it, or none.
+
+    Those whose names have become too old are copied to new ones first. Raises, with nothing appended:
+    ContentionError or StorageError (call again), ObjectNotFound if an upload is gone (upload its entries again),
+    InvalidInput if one is given twice, or there is none. Raises AppendOutcomeUnknown if nobody can tell: calling
+    again might double them. ManifestLost and CorruptManifest are for an operator.
+
+    With a `call` all of them together are one call of a client: repeat it as often as you like, with other uploads of
+    the same entries if need be. Raises IdempotencyConflict if it is in the queue already, ProducerStopped instead of
+    AppendOutcomeUnknown (repeat it), and MarksLost.
+    """
+    given = list(uploads)
+    if not given or len({upload.location for upload in given}) < len(given):
+        raise InvalidInput(f"{len(given)} uploads cannot be appended: give at least one, and each once")
+    valid_s = name_valid_s(config)
+    queue = queue_producer(store, clock, config)
+    span, mark = _opened(call, queue, store, clock, config)
+    group = [
+        _Adopted(
+            upload.location,
+            upload.metadata if mark is None else marked(upload.metadata, mark),
+            valid_until_s(upload, clock, valid_s),
+        )
+        for upload in given
+    ]
+
+    def rename(batch: _Adopted) -> None:
+        name = _copy_to_new_name(batch.location, store, clock, config.data_path_prefix)
+        batch.location, batch.valid_until_s = name.location, name.made_s + valid_s
+
+    def draw() -> AppendGroup:
+        rename_stale(group, rename, clock, valid_s)
+        return append_group(group, span)
+
+    try:
+        sequences = queue.append(draw)
+    except AppendOutcomeUnknown as error:
+        if call is None:
+            raise
+        raise ProducerStopped.after(error, call.client_id, call.client_seq) from error
+    settled = LateLook(store, clock, config).settled(zip(sequences, group, strict=True))
+    for outcome in settled:
+        if isinstance(outcome, AppendOutcomeUnknown):
+            raise outcome
+    for upload in given:
+        _count(upload.entry_count, upload.payload_bytes, upload.stored_bytes)
+    return [outcome for outcome in settled if isinstance(outcome, Durable)]
+
+
+def _opened(
+    call: CallId | None, queue: QueueProducer, store: CanSwap, clock: Clock, config: ProducerConfig
+) -> tuple[ClientSpan | None, bytes | None]:
+    """The call's numbers and its mark, once its client is known to be before them. Raises IdempotencyConflict."""
+    if call is None:
+        return None, None
+    mark = encode_mark(call.client_id, call.client_seq)
+    guard = ClientGuard(call.client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s)
+    durable_seq = guard.open(queue.read)
+    if call.client_seq <= durable_seq:
+        raise IdempotencyConflict.of(call.client_id, call.client_seq, durable_seq=durable_seq, in_queue=True)
+    queue.guard = guard
+    return ClientSpan(call.client_seq, call.client_seq), mark
+
+
+def _copy_to_new_name(location: str, store: CanAppend, clock: Clock, prefix: str) -> NewName:
+    try:
+        return make_new_name(lambda target, source: store.copy(source, target), location, clock, prefix)
+    except ObjectNotFound as error:
+        raise ObjectNotFound(
+            f"the upload {location!r} is gone: it waited for longer than the collector's grace period, so it was "
+            "taken for an orphan; nothing was appended, upload its entries again",
+            location=location,
+            retryable=False,
+        ) from error
+
+
+def _count(entries: int, payload_bytes: int, stored_bytes: int) -> None:
+    metrics.batches_flushed.add(1)
+    metrics.entries_flushed.add(entries)
+    metrics.bytes_flushed.add(payload_bytes)
+    metrics.bytes_written.add(stored_bytes)
+
+
+# A producer's
+
+
+class _UploadAgainFailed(Exception):
+    """Ends an append from inside `draw`, where nothing is in flight."""
+
+    def __init__(self, batch: PendingBatch, cause: Exception) -> None:
+        super().__init__(batch, cause)
+        self.batch = batch
+        self.cause = cause
+
+
+def _nobody_counts(_batch: PendingBatch, _settled: Settled) -> None:
+    """The default for `on_settled`."""
+
+
+class Committer:
+    """Uploads and appends batches. `upload` is safe from many threads; `commit` belongs to one at a time."""
+
+    def __init__(
+        self,
+        store: CanCommit,
+        clock: Clock,
+        config: ProducerConfig,
+        on_settled: Callable[[PendingBatch, Settled], None] = _nobody_counts,
+        client_id: str | None = None,
+    ) -> None:
+        """`on_settled` is told of every batch once, before its watcher is; it must not raise.
+
+        With a `client_id` all calls have a number, and `open` comes first.
+        """
+        self._store = store
+        self._clock = clock
+        self._prefix = config.data_path_prefix
+        self._compression = config.compression
+        self._append_timeout_s = config.append_timeout_s
+        self._name_valid_s = name_valid_s(config)
+        self._on_settled = on_settled
+        self._queue = queue_producer(store, clock, config)
+        self._client_id = client_id
+        if client_id is not None:
+            self._queue.guard = ClientGuard(
+                client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s
+            )
+        self._late_look = LateLook(store, clock, config)
+        self._lock = threading.Lock()  # guards what follows; held for moments only
+        self._pending: deque[PendingBatch] = deque()
+        self._settling: set[int] = set()
+        """Those of them that somebody is settling at this moment."""
+        self._stopped: BufferQueueError | None = None
+        """What the first batch of a client failed with: no later one may be appended."""
+
+    def open(self) -> int:
+        """How far the client is in the queue: the largest client_seq there, -1 for none.
+
+        Makes the ledger ready to keep marks. Raises MarksLost and the store's errors; then call again.
+        """
+        guard = self._queue.guard
+        assert isinstance(guard, ClientGuard), "only a client opens"
+        return guard.open(self._queue.read)
+
+    @property
+    def seen(self) -> Manifest | None:
+        """The queue as the last append saw it."""
+        return self._queue.seen
+
+    # What waits
+
+    def enlist(self, batch: PendingBatch) -> None:
+        """Give the batch its place in the queue: behind all that were enlisted before."""
+        with self._lock:
+            self._pending.append(batch)
+
+    def pending(self) -> list[PendingBatch]:
+        """Batches that are not settled yet, in produce order."""
+        with self._lock:
+            return list(self._pending)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `commit` has something to append."""
+        with self._lock:
+            return bool(self._pending) and self._pending[0].location is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._pending
+
+    def forget_after_fork(self) -> list[PendingBatch]:
+        """In a child process: the batches that only the parent can settle. The lock may be held by nobody."""
+        self._lock = threading.Lock()
+        pending, self._pending = list(self._pending), deque()
+        return pending
+
+    # Upload
+
+    def upload(self, batch: PendingBatch) -> None:
+        """Encode and upload one batch. If that fails, the batch is settled with the cause. Raises no Exception."""
+        try:
+            if self._stopped is not None:
+                raise self._stopped_by(self._stopped, batch)
+            batch.encode(self._compression, self._client_id)
+            self._put_under_new_name(batch)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the handles must learn of it
+            self._fail([batch], error)
+        except BaseException as error:  # a panic in a native library, too; what else it means is for the caller
+            self._fail([batch], error)
+            raise
+
+    def _put_under_new_name(self, batch: PendingBatch) -> None:
+        assert batch.data is not None, "encode comes first"
+        name = put_under_new_name(batch.data, store=self._store, clock=self._clock, prefix=self._prefix)
+        batch.valid_until_s = name.made_s + self._name_valid_s
+        batch.location = name.location  # last: from here on `commit` may take it
+
+    # Append
+
+    def commit(self) -> int:
+        """Append every batch that is ready, in one write; returns how many became durable. Raises no Exception.
+
+        Batches whose append surely did not happen stay and are tried by the next call, until their time is up.
+        """
+        group: list[PendingBatch] = []
+
+        def draw() -> AppendGroup:
+            nonlocal group
+            group = self._ready()
+            self._upload_stale_again(group)
+            return append_group(group, self._span(group))
+
+        self._ready()  # starts the time that the first ones may wait, should the manifest not even be readable
+        try:
+            sequences = self._queue.append(draw)
+        except _UploadAgainFailed as error:
+            self._fail([error.batch], error.cause)
+        except ContentionError as error:
+            self._fail(self._out_of_time(), error)
+        except StorageError as error:
+            self._fail(self._out_of_time() if error.retryable else group or self._ready(), error)
+        except BufferQueueError as error:
+            self._fail(group or self._ready(), self._to_be_repeated(error, group))
+        except Exception as error:  # noqa: BLE001 - whatever it was, the handles must learn of it
+            self._fail(group or self._ready(), self._to_be_repeated(self._unforeseen(group, error), group))
+        except BaseException as error:
+            self._fail(group or self._ready(), self._to_be_repeated(self._unforeseen(group, error), group))
+            raise
+        else:
+            return self._landed(group, sequences)
+        return 0
+
+    def _landed(self, group: list[PendingBatch], sequences: range) -> int:
+        settled = self._late_look.settled(zip(sequences, group, strict=True))
+        for outcome in settled:
+            if not isinstance(outcome, Durable):
+                _drop_locals(outcome)
+        self._settle(list(zip(group, settled, strict=True)))
+        return sum(isinstance(outcome, Durable) for outcome in settled)
+
+    def _ready(self) -> list[PendingBatch]:
+        """The batches at the head that are all uploaded, as many as fit one append."""
+        with self._lock:
+            ready = list(takewhile(lambda batch: batch.location is not None, self._pending))
+        now_s = self._clock.monotonic_s()
+        group: list[PendingBatch] = []
+        metadata_bytes = 0
+        for batch in ready[:GROUP_BATCHES_MAX]:
+            assert batch.metadata is not None, "encode made it"
+            metadata_bytes += len(batch.metadata.data)
+            if group and metadata_bytes > GROUP_METADATA_BYTES_MAX:
+                break
+            if batch.ready_since_s is None:
+                batch.ready_since_s = now_s
+            group.append(batch)
+        return group
+
+    def _span(self, group: list[PendingBatch]) -> ClientSpan | None:
+        first, last = group[0].first_seq, group[-1].last_seq
+        return None if first is None or last is None else ClientSpan(first, last)
+
+    def _upload_stale_again(self, group: list[PendingBatch]) -> None:
+        def rename(batch: PendingBatch) -> None:
+            try:
+                self._put_under_new_name(batch)
+            except Exception as error:  # handed on with the batch that it belongs to
+                raise _UploadAgainFailed(batch, error) from error
+
+        rename_stale(group, rename, self._clock, self._name_valid_s)
+
+    def _out_of_time(self) -> list[PendingBatch]:
+        now_s = self._clock.monotonic_s()
+        return [
+            batch
+            for batch in self.pending()
+            if batch.ready_since_s is not None and now_s - batch.ready_since_s >= self._append_timeout_s
+        ]
+
+    def _to_be_repeated(self, error: BufferQueueError, group: list[PendingBatch]) -> BufferQueueError:
+        """With a client id what is unknown needs no look: it is repeated, and found out then."""
+        if self._client_id is None or not isinstance(error, AppendOutcomeUnknown):
+            return error
+        return ProducerStopped.after(error, self._client_id, group[0].first_seq if group else None)
+
+    def _unforeseen(self, group: list[PendingBatch], cause: BaseException) -> AppendOutcomeUnknown:
+        error = AppendOutcomeUnknown(
+            f"the append of {len(group)} batches to {self._queue.manifest_path!r} ended with "
+            f"{type(cause).__name__}: {cause}; look for them there before producing them again",
+            location=self._queue.manifest_path,
+            locations=tuple(batch.location or "" for batch in group),
+        )
+        error.__cause__ = cause
+        return error
+
+    # Settle
+
+    def _fail(self, batches: Iterable[PendingBatch], cause: BaseException) -> None:
+        if isinstance(cause, BufferQueueError):
+            error = cause
+        else:
+            error = BufferQueueError(f"the batch could not be uploaded: {type(cause).__name__}: {cause}")
+            error.__cause__ = cause
+        _drop_locals(error)
+        failed = list(batches)
+        settled: list[tuple[PendingBatch, Settled]] = [(batch, error) for batch in failed]
+        if self._client_id is not None and failed:
+            settled += self._stop(failed, error)
+        self._settle(settled)
+
+    def _stop(self, failed: list[PendingBatch], error: BufferQueueError) -> list[tuple[PendingBatch, Settled]]:
+        """No later batch of this client may be appended; returns those that wait, with what they end with."""
+        ids = {id(batch) for batch in failed}
+        with self._lock:
+            self._stopped = self._stopped or error
+            pending = list(self._pending)
+        first = next((index for index, batch in enumerate(pending) if id(batch) in ids), len(pending))
+        return [(batch, self._stopped_by(error, batch)) for batch in pending[first:] if id(batch) not in ids]
+
+    def _stopped_by(self, error: BufferQueueError, batch: PendingBatch) -> ProducerStopped:
+        assert self._client_id is not None, "only a client stops"
+        return ProducerStopped.after(error, self._client_id, batch.first_seq)
+
+    def _settle(self, settled: list[tuple[PendingBatch, Settled]]) -> None:
+        now_s = self._clock.monotonic_s()
+        with self._lock:  # a client's batch may fail by itself while an earlier one takes it along: one of them tells
+            settled = [
+                (batch, outcome)
+                for batch, outcome in settled
+                if id(batch) not in self._settling and batch.watcher.result() is None
+            ]
+            self._settling |= {id(batch) for batch, _ in settled}
+        for batch, outcome in settled:
+            if isinstance(outcome, Durable):
+                _count(batch.entry_count, batch.payload_bytes, len(batch.data or b""))
+                metrics.flush_duration_seconds.record(now_s - batch.sealed_s)
+            batch.data = batch.metadata = None
+            self._on_settled(batch, outcome)
+            batch.watcher.settle(outcome)
+        gone = {id(batch) for batch, _ in settled}
+        with self._lock:  # last: whoever looks meanwhile finds each batch pending or settled, never neither
+            self._pending = deque(batch for batch in self._pending if id(batch) not in gone)
+            self._settling -= gone
+
+
+def _drop_locals(error: BaseException | None) -> None:
+    """Forget the variables in an error's tracebacks: a handle keeps the error, and they would keep the bytes."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,451 @@
+"""The threads and locks of a `Producer`: what it hands every call on to.
+
+One lock guards the intake; whatever touches a store happens outside it. Three kinds of daemon threads:
+
+    timer      seals the open batch when its time has come, however busy the callers are
+    uploader   (several) takes the oldest sealed batch, encodes and uploads it
+    appender   appends what is uploaded, in order, and settles the watchers
+
+A call that finds no room waits in line behind the calls that came before it.
+
+With a client id every call gets its number when it is accepted, in the order in which calls are; and after the first
+call that fails none is accepted any more (`append.py` says why).
+
+**Signal handlers** run in the middle of whatever the main thread does, and what they have interrupted does not go on
+before they return. So a `flush` or `close` that finds the lock held by its own thread cannot wait: it would wait for
+itself. It is noted, and done by the interrupted call as soon as that lets go of the lock, before anything else of
+that thread: also if the handler raises, so `close(); sys.exit()` in a handler leaves with everything flushed. What
+could not be flushed is not raised there, for the interrupted call would seem to have failed: it is logged, and the
+next `flush` or `close` reports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import copy
+import logging
+import os
+import queue
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from buffer.clock import Clock, SystemClock
+from buffer.config import ProducerConfig
+from buffer.errors import AppendOutcomeUnknown, BufferQueueError, Closed, ProducerStopped
+from buffer.marks import CLIENT_SEQ_MAX
+from buffer.produce.append import Committer
+from buffer.produce.client_seqs import ClientSeqs
+from buffer.produce.depth import DepthGate
+from buffer.produce.durability import DurabilityWatcher, Durable, Settled, WriteHandle, threadsafe_waker
+from buffer.produce.intake import Call, Intake, PendingBatch
+from buffer.store.open import open_store
+
+log = logging.getLogger(__name__)
+
+_real_time = SystemClock()
+"""What threads wait by. The clock that is handed in decides what the entries and triggers see."""
+
+TIMER_TICK_MIN_S = 0.001  # a clock that stands still must not make the timer spin
+EXIT_WAIT_MAX_S = 2.0  # at interpreter exit, for all producers that were never closed
+
+
+@dataclass(slots=True)
+class _Failures:
+    """Batches that failed and that no flush or close has reported: counts and the first error, not all of them."""
+
+    batches: int = 0
+    entries: int = 0
+    first: BufferQueueError | None = None
+
+    def note(self, error: BufferQueueError, entries: int) -> None:
+        self.first = self.first or error
+        self.batches += 1
+        self.entries += entries
+
+    def raise_if_any(self) -> None:
+        if self.first is None:
+            return
+        error = copy.copy(self.first)
+        error.args = (str(self),)
+        raise error from self.first
+
+    def __str__(self) -> str:
+        entries = f" ({self.entries:,} entries)" if self.entries else ""
+        return f"{self.batches:,} batches{entries} could not be made durable; the first: {self.first}"
+
+
+class ProducerEngine:
+    """Locks and threads. It does not know its `Producer`, so a dropped one is noticed although they run."""
+
+    def __init__(self, config: ProducerConfig, clock: Clock, client_id: str | None = None) -> None:
+        store = open_store(config.store, **config.store_options)
+        self.url = store.url
+        self._clock = clock
+        self._intake = Intake(config, clock)
+        self._committer = Committer(store, clock, config, self._on_settled, client_id)
+        self.client: ClientSeqs | None = None if client_id is None else ClientSeqs(client_id, self._committer.open())
+        self.depth: DepthGate | None = None
+        if config.max_depth:
+            self.depth = DepthGate(store, config.manifest_path, clock, config.max_depth, lambda: self._committer.seen)
+        self._stopped: BufferQueueError | None = None
+        """What a producer with a client id failed with: from then on it accepts nothing."""
+        self._failures = _Failures()
+        self._refusal: str | None = None
+        """Why no call is accepted any more; None while they are."""
+        self._is_foreign = False
+        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Wakes the timer; True tells it to close. Its put is safe even inside a garbage collection."""
+        self._timer_is_idle = True
+        self._make_locks()
+        targets: list[Callable[[], None]] = [
+            self._run_timer,
+            self._run_appender,
+            *[self._run_uploader] * config.upload_concurrency,
+        ]
+        self._threads = [
+            threading.Thread(target=target, name=f"buffer-producer-{target.__name__[5:]}", daemon=True)
+            for target in targets
+        ]
+        _engines.add(self)
+
+    def _make_locks(self) -> None:
+        self._lock = threading.RLock()
+        """Never taken twice by one thread; it is one of this kind because it can tell that a thread holds it."""
+        self._deferred: deque[Callable[[], object]] = deque()
+        """What a signal handler asked for while its own thread held the lock."""
+        self._closing: set[int] = set()
+        """Threads that wait for the end. A handler that interrupts one of them has nothing to add."""
+        self._sealed = threading.Condition(self._lock)
+        """A batch waits for an uploader."""
+        self._uploaded = threading.Condition(self._lock)
+        """The appender should look again."""
+        self._turns: deque[threading.Condition] = deque()
+        """Threads that wait for room. Only the first is tried: small calls must not starve a large one."""
+        self._waiting_tasks: list[Callable[[], None]] = []
+        """What wakes the asyncio tasks that wait for room."""
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    # Callers
+
+    def accept(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
+        try:
+            with self._lock:
+                handle = None if self._turns else self._offer(call, metadata, client_seq)
+                return handle or self._accept_in_turn(call, metadata, client_seq)
+        finally:
+            if self._deferred:
+                self._do_deferred()
+
+    def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
+        turn = threading.Condition(self._lock)
+        self._turns.append(turn)
+        try:
+            while True:
+                first_or_closed = self._turns[0] is turn or self._refuses
+                handle = self._offer(call, metadata, client_seq) if first_or_closed else None
+                if handle is not None:
+                    return handle
+                turn.wait()
+        finally:
+            self._turns.remove(turn)
+            self._tell_there_is_room()
+
+    async def accept_async(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
+        """Tasks do not stand in line: a loop that stopped running would hold up everyone behind it."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                with self._lock:  # held for moments only, so it does not stall the loop
+                    must_wait = self._turns and not self._refuses
+                    handle = None if must_wait else self._offer(call, metadata, client_seq)
+                    if handle is not None:
+                        return handle
+                    woken = loop.create_future()
+                    self._waiting_tasks.append(threadsafe_waker(loop, woken))
+            finally:
+                if self._deferred:
+                    self._do_deferred()
+            await woken
+
+    def _tell_there_is_room(self) -> None:
+        if self._turns:
+            self._turns[0].notify()
+        elif self._waiting_tasks:
+            self._wake_tasks()
+
+    def _wake_tasks(self) -> None:
+        tasks, self._waiting_tasks = self._waiting_tasks, []
+        for wake in tasks:
+            wake()
+
+    @property
+    def _refuses(self) -> bool:
+        return self._refusal is not None or self._stopped is not None
+
+    def _offer(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle | None:
+        if self._refusal is not None:
+            raise Closed(self._refusal)
+        intake, client = self._intake, self.client
+        if client is None:
+            handle = intake.offer(call, metadata)
+        elif client_seq is None and self._stopped is None and (number := client.next) <= CLIENT_SEQ_MAX:
+            handle = intake.offer(call, metadata, number)  # made for many small calls
+            if handle is not None:
+                client.counted(handle)
+        else:
+            handle = self._offer_numbered(client, call, metadata, client_seq)
+        if intake.sealed:
+            self._sealed.notify()
+        if self._timer_is_idle and intake.open is not None:
+            self._timer_is_idle = False
+            self._signals.put(False)
+        return handle
+
+    def _offer_numbered(
+        self, client: ClientSeqs, call: Call, metadata: bytes, client_seq: int | range | None
+    ) -> WriteHandle | None:
+        if self._stopped is not None:
+            raise ProducerStopped.after(self._stopped, client.client_id)
+        number = client.number(client_seq)
+        if number is None:
+            assert client_seq is not None, "a number that was counted is never used already"
+            return client.replayed(client_seq, self._clock.now_ms())
+        handle = self._intake.offer(call, metadata, number)
+        if handle is not None:
+            client.accepted(number, handle)
+        return handle
+
+    def _is_mine(self) -> bool:
+        """Whether this thread holds the lock: then this is a signal handler, and must not wait."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
+
+    def _do_deferred(self) -> None:
+        """What a signal handler could not do: called by each call that held the lock, after letting go of it."""
+        if self._is_mine() or not self._deferred:
+            return
+        while self._deferred:
+            with suppress(
+                IndexError,  # a handler that came just now did it
+                TimeoutError,  # it goes on in the background
+                Closed,  # and closing flushes
+            ):
+                self._deferred.popleft()()
+        if self._failures.first is not None:
+            log.warning("a signal handler flushed or closed the producer of %r: %s", self.url, self._failures)
+
+    def flush(self, timeout: float | None) -> None:
+        if self._is_mine():
+            self._deferred.append(lambda: self._seal_and_wait(timeout))
+            return
+        try:
+            watchers = self._seal_and_wait(timeout)
+            failures = self._take_failures()
+        finally:
+            self._do_deferred()
+        if failures.first is None:  # perhaps another thread's flush reported what this one waited for, too
+            for settled in (watcher.result() for watcher in watchers):
+                if isinstance(settled, BufferQueueError):
+                    failures.note(settled, entries=0)
+        failures.raise_if_any()
+
+    def _seal_and_wait(self, timeout: float | None) -> list[DurabilityWatcher]:
+        with self._lock:
+            if self._refusal is not None:
+                raise Closed(self._refusal)
+            self._intake.seal()
+            self._sealed.notify_all()
+            watchers = [batch.watcher for batch in (*self._committer.pending(), *self._intake.sealed)]
+        _await_all(watchers, timeout)
+        return watchers
+
+    def _take_failures(self) -> _Failures:
+        with self._lock:
+            failures, self._failures = self._failures, _Failures()
+        return failures
+
+    def close(self, timeout: float | None) -> None:
+        me = threading.get_ident()
+        if self._is_foreign or me in self._closing:
+            return
+        if self._is_mine():
+            self._deferred.append(lambda: self._end(timeout))
+            return
+        try:
+            self._end(timeout)
+            failures = self._take_failures()
+        finally:
+            self._do_deferred()
+        failures.raise_if_any()
+
+    def _end(self, timeout: float | None) -> None:
+        """Accept no more, and wait until the threads have ended."""
+        self._begin_close("the producer is closed")
+        deadline_s = None if timeout is None else _real_time.monotonic_s() + timeout
+        me = threading.get_ident()
+        self._closing.add(me)
+        try:
+            for thread in self._threads:
+                thread.join(None if deadline_s is None else max(0.0, deadline_s - _real_time.monotonic_s()))
+                if thread.is_alive():
+                    raise TimeoutError(f"the producer could not flush within {timeout:g} s; it goes on trying")
+        finally:
+            self._closing.discard(me)
+
+    def _begin_close(self, refusal: str) -> None:
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._refusal = refusal
+            self._intake.seal()
+            self._sealed.notify_all()
+            self._uploaded.notify_all()
+            self._wake_all()  # they find it closed
+        self._signals.put(False)
+
+    def _wake_all(self) -> None:
+        for turn in self._turns:
+            turn.notify()
+        self._wake_tasks()
+
+    def abandon(self) -> bool:
+        """The producer was dropped: flush and end in the background. False if it had been closed.
+
+        Takes no lock: a garbage collection may run this in the middle of anything, with the lock held.
+        """
+        if self._refusal is not None:
+            return False
+        self._signals.put(True)
+        return True
+
+    def abandon_at_exit(self, deadline_s: float) -> None:
+        if self._refusal is None:
+            warnings.warn(unclosed(f"the producer of {self.url!r}"), ResourceWarning, stacklevel=1)
+        self._begin_close("the interpreter is exiting")
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - _real_time.monotonic_s()))
+
+    def forget_after_fork(self) -> None:
+        """In a child process: none of the threads is here, and locks may be held by nobody."""
+        self._refusal = (
+            f"this producer was made in process {os.getppid()}; its threads did not come along into the forked "
+            f"process {os.getpid()}: make a producer after the fork"
+        )
+        self._is_foreign = True
+        self._make_locks()
+        intake = self._intake
+        unsettled = [*self._committer.forget_after_fork(), *intake.sealed, *([intake.open] if intake.open else [])]
+        for batch in unsettled:
+            batch.watcher.settle_after_fork(Closed(f"only the parent can tell what became of this: {self._refusal}"))
+
+    # Threads
+
+    def _run_timer(self) -> None:
+        timeout: float | None = None
+        while True:
+            try:
+                abandoned = self._signals.get(timeout=timeout)
+            except queue.Empty:
+                abandoned = False
+            if abandoned:
+                self._begin_close("the producer was dropped")
+            with self._lock:
+                if self._refusal is not None:
+                    return
+                self._intake.seal_if_due()
+                if self._intake.sealed:
+                    self._sealed.notify()
+                deadline_s = self._intake.deadline_s
+                self._timer_is_idle = deadline_s is None
+            timeout = None if deadline_s is None else max(TIMER_TICK_MIN_S, deadline_s - self._clock.monotonic_s())
+
+    def _run_uploader(self) -> None:
+        while True:
+            with self._lock:
+                while not self._intake.sealed:
+                    if self._refusal is not None:
+                        return
+                    self._sealed.wait()
+                self._committer.enlist(self._intake.sealed[0])
+                batch = self._intake.take()
+                self._tell_there_is_room()
+            with _surviving("uploading a batch"):
+                self._committer.upload(batch)
+            del batch  # while this thread waits, a settled batch should be gone
+            with self._lock:
+                self._uploaded.notify()
+
+    def _run_appender(self) -> None:
+        while True:
+            with self._lock:
+                while not self._committer.is_ready:
+                    if self._refusal is not None and self._intake.is_empty and self._committer.is_idle:
+                        return
+                    self._uploaded.wait()
+            with _surviving("appending batches"):
+                self._committer.commit()
+
+    def _on_settled(self, batch: PendingBatch, settled: Settled) -> None:
+        with self._lock:
+            self._intake.release(batch)
+            if not isinstance(settled, Durable):
+                self._failures.note(settled, batch.entry_count)
+                # What landed too late, with its batch gone, has left its mark: later calls do not pass it over.
+                is_late = isinstance(settled, AppendOutcomeUnknown)
+                if self.client is not None and self._stopped is None and not is_late:
+                    self._stopped = settled
+                    self._wake_all()
+            self._tell_there_is_room()
+
+
+@contextmanager
+def _surviving(what: str) -> Iterator[None]:
+    """Keep the thread alive: whoever waits for a later batch, or for the end, would wait for ever without it.
+
+    A panic in a native library arrives as an error outside Exception. The batch it happened to is settled already.
+    """
+    try:
+        yield
+    except BaseException:
+        log.exception("%s ended with an error that nobody expects; the batch has failed, the producer goes on", what)
+
+
+def _await_all(watchers: Iterable[DurabilityWatcher], timeout: float | None) -> None:
+    """Wait until each is settled, whatever it says."""
+    deadline_s = None if timeout is None else _real_time.monotonic_s() + timeout
+    for watcher in watchers:
+        if not watcher.wait(None if deadline_s is None else max(0.0, deadline_s - _real_time.monotonic_s())):
+            raise TimeoutError(f"not everything was durable within {timeout:g} s; the flush goes on")
+
+
+def unclosed(producer: str) -> str:
+    return f"{producer} was never closed: what no handle reported durable may be lost"
+
+
+_engines: weakref.WeakSet[ProducerEngine] = weakref.WeakSet()
+"""Those of this process, for the two moments at which the interpreter tells us that the world changes."""
+
+
+def _forget_after_fork() -> None:
+    for engine in list(_engines):
+        engine.forget_after_fork()
+    _engines.clear()
+
+
+def _abandon_at_exit() -> None:
+    deadline_s = _real_time.monotonic_s() + EXIT_WAIT_MAX_S
+    for engine in list(_engines):
+        engine.abandon_at_exit(deadline_s)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_abandon_at_exit)

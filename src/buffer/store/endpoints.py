@@ -1,0 +1,72 @@
+"""Endpoints that obstore would choke on: it panics, with a native traceback, at the first request. Pure.
+
+The value is never repeated: it may hold a key, or be one that stands under the wrong name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from buffer.errors import InvalidConfig
+
+_ENDPOINT = re.compile(
+    r"https?://(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(/[A-Za-z0-9._~/+-]*)?"
+)
+_REGION = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_FROM_ENVIRONMENT = {
+    "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+    "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+    "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
+}
+
+
+def check_endpoints(kind: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Raise InvalidConfig, naming the option or the variable, if an endpoint or a region cannot be one."""
+    for name, value in options.items():
+        lowered = str(name).lower()
+        if not isinstance(value, str):
+            continue
+        if ("endpoint" in lowered or lowered.endswith("base_url")) and not is_endpoint(value):
+            raise _refuse(f"the store option {name}")
+        if lowered.endswith("region") and not _REGION.fullmatch(value):
+            raise InvalidConfig(f"the store option {name} is not the name of a region", key="store_options")
+    given = any("endpoint" in str(name).lower() for name in options)
+    for name in _named(kind, environment):
+        if not given and not is_endpoint(environment[name]):
+            raise _refuse(f"the environment variable {name}")
+
+
+def is_endpoint(value: str) -> bool:
+    """`http://host:port/path` in ASCII, without a user, a query or a fragment."""
+    found = _ENDPOINT.fullmatch(value)
+    if not found or int(found["port"] or 0) > 65535:
+        return False
+    host = found["host"]
+    try:
+        if host.startswith("["):
+            ipaddress.IPv6Address(host[1:-1])
+        elif host.rstrip(".").rpartition(".")[2].isdigit() or host.rpartition(".")[2].lower().startswith("0x"):
+            ipaddress.IPv4Address(host)  # to a URL parser a name whose last part is a number is an address
+        elif "xn--" in host.lower():
+            host.encode().decode("idna")
+    except ValueError:
+        return False
+    labels = host.strip("[]").removesuffix(".").split(".")
+    return host.startswith("[") or all(0 < len(label) < 64 for label in labels)
+
+
+def _named(kind: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The variables, in either case, that obstore takes an endpoint of this kind of store from."""
+    wanted = _FROM_ENVIRONMENT.get(kind, ())
+    return (name for name in environment if name.upper() in wanted)
+
+
+def _refuse(what: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{what} is not an endpoint: write it like http://localhost:9000 or https://host/path, without a user, a "
+        "query or a fragment",
+        key="store_options",
+    )

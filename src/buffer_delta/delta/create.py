@@ -1,0 +1,155 @@
+"""Creating a table, whoever else creates it at the same moment, and whatever a crash left of an earlier try.
+
+What happens if the process dies …
+    before version 0 is in the log   a folder `_delta_log` without a commit: no table, but Delta takes the folder for
+                                     one and neither reads nor creates it. The next start cleans it up and creates again
+    after it, not in the catalog     a whole table that the catalog does not know: creating it by name registers it
+
+**Cleaning up takes nothing away from anybody.** Only after Delta refused, only where the log has no version, and only
+files that no version is made of, each by its name; then the folder, if it is empty. So a commit that lands in between
+stays. Another loader that creates the table at this moment may lose its temporary file: its commit fails, and its next
+look finds ours.
+
+What this touches besides what `log.py` lists: Hadoop's Path and FileSystem, SessionCatalog.defaultTablePath.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from delta.tables import DeltaTable
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from buffer_delta.delta.conflicts import conflict_name
+from buffer_delta.delta.log import DeltaLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+CREATE_ATTEMPTS_MAX = 5  # each one lost means that somebody else created or changed the table meanwhile
+
+_HALF = ("DELTA_TABLE_NOT_FOUND", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
+"""What Delta says of a folder with a `_delta_log` that has no version: by path, by name."""
+_LEFTOVER = re.compile(r"\..*|.*\.(crc|tmp)")
+"""Temporary files and checksums. What a version is made of has other names."""
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """How the table is to be, if it must be created."""
+
+    name: str | None
+    path: str | None
+    partition_by: Sequence[str] = ()
+    cluster_by: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def create(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
+    """Create the table, unless somebody else does: what they make is as good as ours. When it returns, there is one."""
+    for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
+        is_last = attempt == CREATE_ATTEMPTS_MAX
+        try:
+            _execute(spark, table_log, plan, schema)
+        except (PySparkException, Py4JJavaError) as error:
+            if table_log.newest() is not None:
+                return
+            is_cleaned = not is_last and _is_half(error) and _clean_up(spark, _log_folder(spark, table_log, plan))
+            if not is_cleaned and (is_last or conflict_name(error) is None):
+                raise
+        else:
+            if table_log.newest() is not None:
+                return
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _execute(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
+    builder = DeltaTable.createIfNotExists(spark).addColumns(schema)
+    # A name that the catalog knows, of a table whose log is gone: `IF NOT EXISTS` would do nothing.
+    path = plan.path or table_log.location()
+    builder = builder.location(path) if path is not None else builder.tableName(plan.name)
+    if plan.partition_by:
+        builder = builder.partitionedBy(*plan.partition_by)
+    if plan.cluster_by:
+        builder = builder.clusterBy(*plan.cluster_by)
+    for key, value in plan.properties.items():
+        builder = builder.property(key, value)
+    builder.execute()
+
+
+def _is_half(error: Exception) -> bool:
+    return isinstance(error, AnalysisException) and (error.getCondition() or "").startswith(_HALF)
+
+
+@contextmanager
+def scratch_folder(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> Iterator[str | None]:
+    """A folder beside the table's for something that nobody is to see, removed afterwards.
+
+    None where only another catalog would know where the table is.
+    """
+    location = _location(spark, table_log, plan)
+    if location is None:
+        yield None
+        return
+    folder = f"{location.rstrip('/')}.trial-{uuid.uuid4().hex}"
+    try:
+        yield folder
+    finally:
+        path = spark._jvm.org.apache.hadoop.fs.Path(folder)
+        path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)
+
+
+def _location(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> str | None:
+    """Where the table is or will be; None where only another catalog would know."""
+    location = plan.path or table_log.location()
+    if location is None:
+        state = spark._jsparkSession.sessionState()
+        try:
+            identifier = state.sqlParser().parseTableIdentifier(plan.name)
+        except ParseException:  # three parts
+            return None
+        location = str(state.catalog().defaultTablePath(identifier).toString())
+    return location
+
+
+def _log_folder(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> Any:
+    """The `_delta_log` of the table, as a Hadoop path; None where only another catalog would know."""
+    location = _location(spark, table_log, plan)
+    path = spark._jvm.org.apache.hadoop.fs.Path
+    return path(path(location), "_delta_log") if location is not None else None
+
+
+def _clean_up(spark: SparkSession, folder: Any) -> bool:
+    """Remove a log folder in which nothing was ever committed. False: it is not one, and nothing was touched."""
+    if folder is None:
+        return False
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if is_instance_of(spark._sc._gateway, files, "org.apache.hadoop.fs.ChecksumFileSystem"):
+        files = files.getRawFileSystem()  # the usual one hides checksums, and stumbles over those without a file
+    try:
+        found = list(files.listStatus(folder))
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
+            return False
+        raise
+    if not all(status.isFile() and _LEFTOVER.fullmatch(str(status.getPath().getName())) for status in found):
+        return False
+    for status in found:
+        files.delete(status.getPath(), False)
+    try:
+        files.delete(folder, False)
+    except Py4JJavaError as error:  # not empty any more: somebody else is creating the table
+        log.info("%s is in use: %s", folder.toString(), error.java_exception.toString())
+    log.warning("%s held no commit, only what a crash had left: creating the table again", folder.toString())
+    return True

@@ -1,0 +1,278 @@
+"""One Delta table as the loader sees it: a look at its newest log, and one transaction that moves it on.
+
+    seen = target.look(app_id)                       # position, table id, columns, what took rows back: one read
+    staged = target.stage(rows, Txn(app_id, first=10, last=20, epoch=3, entries=11), seen)   # files, nothing visible
+    commit = staged.commit()
+    commit.after.position                            # from the look after the write
+
+Rules: a look is always at the newest log, never at a snapshot that some earlier query left behind; the transaction
+runs on the very version that was seen, so whoever decided by `seen` decided right; a commit that Delta skipped without
+a word (`txnVersion` not beyond the table's) is reported as skipped.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+
+from buffer.errors import InvalidInput
+from buffer_delta.delta.columns import mismatch, unfit, widened
+from buffer_delta.delta.conflicts import conflict_name
+from buffer_delta.delta.create import TablePlan, create, scratch_folder
+from buffer_delta.delta.log import DeltaLog
+from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
+from buffer_delta.delta.rules import TableRules
+from buffer_delta.delta.screen import broken_rule, with_missing
+from buffer_delta.delta.state import NOTHING, Commit, TableState
+from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Writer, Written, stage
+from buffer_delta.delta.writers.spark import spark_writer
+from buffer_delta.errors import ConcurrentCommit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_MISMATCHES = (
+    "DELTA_METADATA_MISMATCH",
+    "DELTA_FAILED_TO_MERGE_FIELDS",
+    "DELTA_MERGE_INCOMPATIBLE_DATATYPE",
+    "INCOMPATIBLE_DATA_FOR_TABLE",
+)
+
+
+class DeltaTarget:
+    """A table by path (`/data/t`, `./t`, `s3a://b/t`, ``delta.`/data/t` ``) or by catalog name (`db.t`).
+
+    It need not exist: the first write creates it, with the partitioning, clustering and properties given here.
+    They do not touch a table that is there already. Use it from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name_or_path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        cluster_by: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        merge_schema: bool = False,
+        writer: Writer | None = None,
+    ) -> None:
+        if partition_by and cluster_by:
+            raise InvalidInput(
+                f"partition_by={list(partition_by)} and cluster_by={list(cluster_by)} exclude each other: "
+                "Delta partitions a table or clusters it"
+            )
+        self._spark = spark
+        self._name = name_or_path
+        self._path = path_of(name_or_path)
+        self._merge_schema = merge_schema
+        name = name_or_path if self._path is None else None
+        self._plan = TablePlan(name, self._path, tuple(partition_by), tuple(cluster_by), dict(properties or {}))
+        self._log = DeltaLog(spark, name, self._path)
+        self._writer = writer or spark_writer(spark, name, self._path)
+
+    @property
+    def name(self) -> str:
+        """The table as it was given."""
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"DeltaTarget({self._name!r})"
+
+    # Where it stands
+
+    def look(self, app_id: str) -> TableState:
+        """The table as it is in storage now. `version` is None if there is none.
+
+        `rewrite` tells whether it was restored, replaced or overwritten after `app_id`'s last commit: Delta keeps the
+        transaction in all three cases while the rows go. DELETE, UPDATE, MERGE and overwrites of a part are the
+        user's own business. Where the older log was cleaned up, nothing can be told and nothing is reported.
+        """
+        return self._log.look(app_id)
+
+    def place(self) -> str:
+        """Where the table is, in one spelling: the URL of its files, or, of a name the catalog does not know, that."""
+        location = self._log.location()
+        if location is not None:
+            return location
+        parts = self._name.replace("`", "").lower().split(".")
+        default = [self._spark.catalog.currentCatalog(), self._spark.catalog.currentDatabase()]
+        return ".".join([*default[: max(0, 3 - len(parts))], *parts])
+
+    def schema(self) -> StructType | None:
+        """The table's columns. None: there is no table."""
+        snapshot = self._log.newest()
+        return self._log.schema(snapshot) if snapshot else None
+
+    def preflight(self) -> list[str]:
+        """What an operator should know before loading: settings under which exactly-once would not hold."""
+        snapshot = self._log.newest()
+        properties = {**self._plan.properties, **(snapshot.properties if snapshot else {})}
+        conf = dict(self._spark.sparkContext.getConf().getAll())
+        location = (self._log.location() if snapshot else self._path) or ""
+        return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
+
+    # Moving on
+
+    def stage(self, rows: DataFrame, txn: Txn, seen: TableState) -> StagedRows:
+        """Write the rows' files on top of what was `seen`, for one transaction with `txn.last`. Creates the table.
+
+        Nothing is in the table before `StagedRows.commit`. On an error, SchemaMismatch say, there never will be.
+        """
+        started = time.perf_counter()
+        if seen.version is None:
+            seen = self._created(rows, txn)
+        if seen.position >= txn.last:
+            return StagedRows(self, txn, seen, rows, None, time.perf_counter() - started)
+        rows = self._fitted(rows, seen)
+        try:
+            staged = stage(self._writer, Prepared(rows, seen, self._merge_schema), txn)
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._explained(error, rows, txn) from error
+        return StagedRows(self, txn, seen, rows, staged, time.perf_counter() - started)
+
+    def write(self, rows: DataFrame, txn: Txn, seen: TableState) -> Commit:
+        """Stage and commit."""
+        return self.stage(rows, txn, seen).commit()
+
+    def rehearse(self, rows: DataFrame, txn: Txn, seen: TableState) -> None:
+        """Write the rows where nobody sees them; raise what writing them to the table would raise.
+
+        If the table is there, into its folder, without a commit. Else, and with a writer that cannot do that, into a
+        table of the same kind beside it, which is removed again; after a crash its folder is left, `….trial-<id>`.
+        """
+        if seen.version is not None and isinstance(self._writer, StagingWriter):
+            self.stage(rows, txn, seen)
+            return
+        with scratch_folder(self._spark, self._log, self._plan) as folder:
+            if folder is None:  # only another catalog would know a place: the table itself, and nothing in it
+                self.stage(rows, txn, seen)
+                return
+            kind = seen.rules.partition_by if seen.version is not None else self._plan.partition_by
+            scratch = DeltaTarget(
+                self._spark,
+                folder,
+                partition_by=kind,
+                cluster_by=() if kind else self._plan.cluster_by,
+                properties={f"delta.constraints.{name}": text for name, text in seen.rules.checks},
+                merge_schema=self._merge_schema,
+            )
+            if seen.version is not None:
+                create(self._spark, scratch._log, scratch._plan, seen.schema)
+            scratch.write(rows, txn, scratch.look(txn.app_id))
+
+    def refused(self, rows: DataFrame, keys: tuple[str, str], seen: TableState) -> DataFrame | None:
+        """Which rows the table would refuse by its rules, see `broken_rule`; None if it has none."""
+        location = (self._log.location() if seen.version is not None else self._path) or ""
+        return broken_rule(rows, keys, self.rules(seen), seen.schema, location)
+
+    def rules(self, seen: TableState) -> TableRules:
+        """What the table demands, or will when it is created."""
+        return seen.rules if seen.version is not None else TableRules(partition_by=tuple(self._plan.partition_by))
+
+    def complete(self, rows: DataFrame, seen: TableState) -> DataFrame:
+        """The rows with every column that the table cannot be without, null where they lack it."""
+        rules = self.rules(seen)
+        names = [path[0] for path in rules.not_null if len(path) == 1] + list(rules.partition_by)
+        if seen.version is None:
+            names += self._plan.cluster_by
+        return with_missing(rows, names, seen.schema)
+
+    def committed(self, staged: StagedRows) -> Commit:
+        """Commit what was staged, and look. Use `StagedRows.commit`."""
+        started, txn, seen = time.perf_counter() - staged.seconds, staged.txn, staged.seen
+        if staged.files is None:
+            return Commit(None, 0, 0, 0, staged.seconds, seen)
+        assert seen.version is not None, "a table that was created is there"
+        try:
+            written = staged.files.commit()
+        except (PySparkException, Py4JJavaError) as error:
+            raise self._explained(error, staged.rows, txn) from error
+        after = self._log.look(txn.app_id)
+        written = written or self._find(txn, seen.version, after)
+        seconds = time.perf_counter() - started
+        if written is None:
+            return Commit(None, 0, 0, 0, seconds, after)
+        hidden = None
+        if written.version > seen.version + 1:
+            hidden = self._log.find_rewrite(written.version - 1, txn.app_id, seen.position)
+        return Commit(written.version, written.rows, written.files, written.bytes, seconds, after, hidden)
+
+    def _created(self, rows: DataFrame, txn: Txn) -> TableState:
+        create(self._spark, self._log, self._plan, rows.schema)
+        created = self._log.look(txn.app_id)
+        if created.position != NOTHING:
+            raise self._came_between(txn, "somebody else created the table and loaded into it")
+        return created
+
+    def _find(self, txn: Txn, since: int, after: TableState) -> Written | None:
+        """Our own commit, from the log, where the writer was not told; others may have come after it."""
+        found = self._log.find(txn, since, after.version) if after.version is not None else None
+        if found is None:
+            return None
+        version, metrics = found
+        counts = (int(metrics.get(name, 0)) for name in ("numOutputRows", "numFiles", "numOutputBytes"))
+        return Written(version, *counts)
+
+    def _fitted(self, rows: DataFrame, seen: TableState) -> DataFrame:
+        if self._writer.casts and unfit(seen.schema, rows.schema):
+            error = mismatch(self._name, rows.schema, seen.schema, merge_schema=self._merge_schema)
+            assert error is not None, "types that do not fit are not equal"
+            raise error
+        return widened(rows, seen.schema)
+
+    def _explained(self, error: Exception, rows: DataFrame, txn: Txn) -> Exception:
+        conflict = conflict_name(error)
+        if conflict:
+            return self._came_between(txn, conflict)
+        if isinstance(error, AnalysisException) and (error.getCondition() or "").startswith(_MISMATCHES):
+            return mismatch(self._name, rows.schema, self.schema(), merge_schema=self._merge_schema) or error
+        return error
+
+    def _came_between(self, txn: Txn, reason: str) -> ConcurrentCommit:
+        return ConcurrentCommit(
+            f"another commit to {self._name!r} came between ({reason}): read the table's position, then decide",
+            table=self._name,
+            app_id=txn.app_id,
+            last=txn.last,
+            reason=reason,
+        )
+
+
+@dataclass(frozen=True)
+class StagedRows:
+    """Rows that are written for a table, and not in it."""
+
+    target: DeltaTarget
+    txn: Txn
+    seen: TableState
+    """The table as it was then; as it was created, if it was not there."""
+    rows: DataFrame
+    files: Staged | None
+    """None: the table holds the range already."""
+    seconds: float
+
+    def commit(self) -> Commit:
+        """Put them and `txn.last` into the table in one transaction, on top of what was seen; look again.
+
+        The caller compares `Commit.after.position` with `txn.last`, and decides about `Commit.hidden`. After any error
+        the commit may have landed, also on ConcurrentCommit: Delta reports a conflict with a commit of ours whose
+        reply was lost. So look before staging again.
+        """
+        return self.target.committed(self)
+
+
+def path_of(name_or_path: str) -> str | None:
+    """The path, where the name is one; None for a catalog name."""
+    quoted = re.fullmatch(r"delta\.`(.+)`", name_or_path.strip(), re.IGNORECASE | re.DOTALL)
+    if quoted:
+        return quoted[1].replace("``", "`")
+    return name_or_path if "/" in name_or_path or name_or_path.startswith(".") else None

@@ -1,0 +1,1 @@
+"""Ways to write rows into a Delta table in one transaction."""

@@ -1,0 +1,419 @@
+"""JSON one record at a time, in Python: the meaning of the format. `fast` must agree with it, only faster.
+
+What a record must be: UTF-8, one JSON object, no name twice in one object (unless both are null), at most DEPTH_MAX
+levels. What a column takes from its field:
+
+    BOOLEAN                true, false
+    TINYINT … BIGINT       a whole number, without point or exponent, in range
+    FLOAT, DOUBLE          a whole number that it holds exactly; a number with point or exponent goes to the nearest
+                           value, but not to zero or infinity; NaN, Infinity, -Infinity, which many writers emit
+    DECIMAL(p, s)          a number, or a number in a string, that fits without rounding
+    STRING                 a string; of anything else its JSON text
+    BINARY                 base64, as any encoder writes it
+    DATE, TIMESTAMP        a string in ISO 8601; a timestamp without a zone is UTC
+    TIMESTAMP_NTZ          the same, without a zone
+    ARRAY, STRUCT, MAP     array, object, object
+    null, no such field    null
+
+An array or a map that would take too many cells for its entry's size (see `cells`) fits no column either.
+
+A field that a column cannot take is a mismatch: the column is null, and the field goes, as it came, to the
+rescued column.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from buffer_delta.formats.cells import DENSE, allowed_cells, element_cells, leaves
+from buffer_delta.formats.numbers import MinusZero, Mismatch, Number, to_decimal, to_float32, to_float64
+
+DEPTH_MAX = 200
+"""Deeper records are bad. Real ones have a dozen levels; a hundred thousand crash C++ parsers."""
+
+_SHOWN_MAX = 80  # characters of a value in an error message
+_INT_RANGES = {
+    kind: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    for kind, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
+}
+
+
+_WHOLE = (int, MinusZero)
+
+
+class BadRecord(ValueError):
+    """The entry is not one JSON object."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in seen and not (value is None and seen[name] is None):
+                raise BadRecord(f"the name {shown(name)} is there twice in one object")
+            seen[name] = value
+    return found
+
+
+_DIGITS_MAX = 4000  # Python refuses to read longer whole numbers
+
+
+_MINUS_ZERO = re.compile(r"[:\[,\s]-0\s*[,\]}]")
+
+
+def _whole(text: str) -> int | Number:
+    if text == MinusZero.text:
+        return MinusZero()
+    return int(text) if len(text) <= _DIGITS_MAX else Number(text)
+
+
+def _has_minus_zero(text: str) -> bool:
+    return "-0" in text and _MINUS_ZERO.search(text) is not None
+
+
+_DECODE_PLAIN = json.JSONDecoder(object_pairs_hook=_object).decode
+_DECODE_EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number).decode
+_DECODE_LONG = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number, parse_int=_whole).decode
+
+
+def _decode(text: str) -> Any:
+    try:
+        return _DECODE_LONG(text) if _has_minus_zero(text) else _DECODE_EXACT(text)
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:
+        if isinstance(error, BadRecord):
+            raise
+        return _DECODE_LONG(text)  # it has a whole number with thousands of digits
+
+
+def load(entry: bytes) -> dict[str, Any]:
+    """The record. Raises BadRecord."""
+    try:
+        text = entry.decode()
+        record = _decode(text)
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"not UTF-8: {error.reason} at byte {error.start}") from error
+    except RecursionError as error:
+        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels") from error
+    except json.JSONDecodeError as error:
+        what = "empty" if not entry.strip() else f"not JSON: {error.msg} at character {error.pos}"
+        raise BadRecord(what) from error
+    if not isinstance(record, dict):
+        raise BadRecord(f"not a JSON object but {_kind(record)}")
+    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(record) > DEPTH_MAX:
+        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels")
+    if "\\u" in text and _has_lone_surrogate(record):
+        raise BadRecord("not JSON: half of a surrogate pair in a string")
+    return record
+
+
+def to_text(value: Any) -> str:
+    """Compact JSON, with every number as it was written."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Number | MinusZero):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{to_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(to_text, value)) + "]"
+    return json.dumps(value)
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Records as columns."""
+
+    arrays: list[pa.Array]
+    stray: list[dict[str, Any]]
+    """For each record the fields without a place: unknown ones, and those that mismatch."""
+    mismatches: dict[int, list[str]]
+    """What is wrong with the records that have such."""
+
+
+class Columns:
+    """The columns of a schema, ready to take records."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._fields = [(f.name, f.type, strayer(f.type)) for f in schema]
+        self._names = frozenset(schema.names)
+
+    def convert(self, records: list[dict[str, Any]], sizes: Iterable[int]) -> Converted:
+        """`sizes`: the bytes of each record's entry, which decide how many cells its arrays and maps get."""
+        stray = [self._unknown(record) for record in records]
+        cells = [allowed_cells(size) for size in sizes]
+        mismatches: dict[int, list[str]] = {}
+        arrays = []
+        for name, kind, strays in self._fields:
+            values = [record.get(name) for record in records]
+            crowded = _crowded(values, kind, cells)
+            array, misfits = convert_column([None if r in crowded else v for r, v in enumerate(values)], kind)
+            arrays.append(array)
+            for row in sorted({*misfits, *crowded}):
+                stray[row][name] = values[row]
+                wrong = f", which would take {crowded[row]:,} cells" if row in crowded else ""
+                error = f"column {name!r} ({shown_type(kind)}) cannot hold {shown(values[row])}{wrong}"
+                mismatches.setdefault(row, []).append(error)
+            for row, value in enumerate(values if strays else ()):
+                rest = strays(value) if strays and value is not None and name not in stray[row] else None
+                if rest is not None:
+                    stray[row][name] = rest
+        return Converted(arrays, stray, mismatches)
+
+    def stray(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The fields without a place in a record all of whose columns fit."""
+        found = self._unknown(record)
+        for name, _, strays in self._fields:
+            value = record.get(name) if strays else None
+            rest = strays(value) if strays and value is not None else None
+            if rest is not None:
+                found[name] = rest
+        return found
+
+    def _unknown(self, record: dict[str, Any]) -> dict[str, Any]:
+        names = self._names
+        return {name: value for name, value in record.items() if name not in names and value is not None}
+
+
+def stray_texts(entries: list[bytes], columns: Columns) -> list[str | None]:
+    """The fields without a place, as JSON, of entries all of which Arrow has parsed. Raises BadRecord.
+
+    Mostly there are only strings and whole numbers, and Python's own parser and writer do. But a number with a point
+    must keep its digits.
+    """
+    texts: list[str | None] = []
+    for at, entry in enumerate(entries):
+        try:
+            text = entry.decode()
+            stray = columns.stray(_DECODE_PLAIN(text))
+        except ValueError as error:  # Arrow lets things pass in fields that it was given no type for
+            raise BadRecord(str(error)) from error
+        if not all(map(_is_exact, stray.values())) or _has_minus_zero(text):
+            exact = (columns.stray(load(entry)) for entry in entries[at:])  # those after it will be no different
+            return texts + [to_text(stray) if stray else None for stray in exact]
+        texts.append(json.dumps(stray, ensure_ascii=False, separators=(",", ":")) if stray else None)
+    return texts
+
+
+def _is_exact(value: Any) -> bool:
+    return isinstance(value, str | int) or (isinstance(value, list) and all(isinstance(v, str | int) for v in value))
+
+
+def shown(value: Any) -> str:
+    text = to_text(value)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+def shown_type(kind: pa.DataType) -> str:
+    text = str(kind)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
+
+
+# What a type takes
+
+
+def _crowded(values: list[Any], kind: pa.DataType, cells: list[int]) -> dict[int, int]:
+    """The rows whose arrays and maps take more than is left of their cells, and how many; the others use them up."""
+    if element_cells(kind) <= DENSE:
+        return {}
+    found = {}
+    for row, value in enumerate(values):
+        needed = cells_inside(value, kind)
+        if needed > cells[row]:
+            found[row] = needed
+        else:
+            cells[row] -= needed
+    return found
+
+
+def cells_inside(value: Any, kind: pa.DataType) -> int:
+    """The cells of the elements of all lists and maps in a value; of one that mismatches the type, of what fits it."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        return sum(cells_inside(value[f.name], f.type) for f in kind if value.get(f.name) is not None)
+    if pa.types.is_list(kind) and isinstance(value, list):
+        inner, held = kind.value_type, value
+    elif pa.types.is_map(kind) and isinstance(value, dict):
+        inner, held = kind.item_type, list(value.values())
+    else:
+        return 0
+    return len(held) * leaves(inner) + (sum(cells_inside(v, inner) for v in held) if element_cells(inner) else 0)
+
+
+def convert_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """The values as a column, null where they mismatch; and the rows that do."""
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _convert_times(values, kind)
+    convert = converter(kind)
+    found: list[Any] = []
+    misfits: list[int] = []
+    for row, value in enumerate(values):
+        try:
+            found.append(None if value is None else convert(value))
+        except Mismatch:
+            found.append(None)
+            misfits.append(row)
+    return pa.array(found, kind), misfits
+
+
+def _convert_times(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """All at once where they are all right; narrowed down where not: a cast for each value would take longest."""
+    misfits = {row for row, value in enumerate(values) if value is not None and not isinstance(value, str)}
+    found = pa.nulls(0, kind)
+    todo = [(0, pa.array([None if row in misfits else value for row, value in enumerate(values)], pa.string()))]
+    while todo:
+        start, texts = todo.pop()
+        try:
+            found = pa.concat_arrays([found, _cast_times(texts, kind)])
+        except Mismatch:
+            half = len(texts) // 2
+            if half:
+                todo += [(start + half, texts[half:]), (start, texts[:half])]
+            else:
+                misfits.add(start)
+                found = pa.concat_arrays([found, pa.nulls(1, kind)])
+    return found, sorted(misfits)
+
+
+def _cast_times(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid as error:
+        if not pa.types.is_timestamp(kind) or kind.tz is None:
+            raise Mismatch from error
+    try:
+        return texts.cast(pa.timestamp("us")).cast(kind)  # without a zone it is UTC
+    except pa.ArrowInvalid as error:
+        raise Mismatch from error
+
+
+@lru_cache(maxsize=1024)
+def converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    """A function from a JSON value, not null, to what `pa.array` takes for the type. It raises Mismatch."""
+    if kind in _INT_RANGES:
+        low, high = _INT_RANGES[kind]
+        return lambda value: _checked(value, type(value) in _WHOLE and low <= value <= high)
+    if pa.types.is_boolean(kind):
+        return lambda value: _checked(value, isinstance(value, bool))
+    if pa.types.is_floating(kind):
+        return to_float32 if kind == pa.float32() else to_float64
+    if pa.types.is_string(kind):
+        return lambda value: value if isinstance(value, str) else to_text(value)
+    if pa.types.is_binary(kind):
+        return decode_base64
+    if pa.types.is_decimal(kind):
+        return lambda value: to_decimal(value, kind)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return lambda value: _cast_times(pa.array([_checked(value, isinstance(value, str))]), kind)[0]
+    return _nested_converter(kind)
+
+
+def _nested_converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_list(kind):
+        element = converter(kind.value_type)
+        return lambda value: [None if v is None else element(v) for v in _checked(value, isinstance(value, list))]
+    if pa.types.is_map(kind):
+        item = converter(kind.item_type)
+        return lambda value: [
+            (k, None if v is None else item(v)) for k, v in _checked(value, isinstance(value, dict)).items()
+        ]
+    assert pa.types.is_struct(kind), f"{kind} passed the schema's check"
+    fields = [(f.name, converter(f.type)) for f in kind]
+
+    def convert_struct(value: Any) -> dict[str, Any]:
+        _checked(value, isinstance(value, dict))
+        return {name: None if value.get(name) is None else convert(value[name]) for name, convert in fields}
+
+    return convert_struct
+
+
+@lru_cache(maxsize=1024)
+def strayer(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """A function that finds the fields of a value which its type has no place for. None: there cannot be any."""
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        inner = strayer(kind.value_type if pa.types.is_list(kind) else kind.item_type)
+        if inner is None:
+            return None
+        found = inner  # mypy does not carry the narrowing into the functions
+        return (lambda v: _stray_list(v, found)) if pa.types.is_list(kind) else (lambda v: _stray_map(v, found))
+    if not pa.types.is_struct(kind):
+        return None
+    fields = {f.name: strayer(f.type) for f in kind}
+
+    def stray_fields(value: dict[str, Any]) -> Any:
+        rest = {}
+        for name, inside in value.items():
+            if inside is None:
+                continue
+            finder = fields.get(name)
+            left = inside if name not in fields else finder(inside) if finder else None
+            if left is not None:
+                rest[name] = left
+        return rest or None
+
+    return stray_fields
+
+
+def _stray_list(value: list[Any], strays: Callable[[Any], Any]) -> Any:
+    rest = [None if v is None else strays(v) for v in value]
+    return rest if any(v is not None for v in rest) else None
+
+
+def _stray_map(value: dict[str, Any], strays: Callable[[Any], Any]) -> Any:
+    rest = {k: strays(v) for k, v in value.items() if v is not None}
+    return {k: v for k, v in rest.items() if v is not None} or None
+
+
+def _checked(value: Any, fits: bool) -> Any:
+    if not fits:
+        raise Mismatch
+    return value
+
+
+def decode_base64(value: Any) -> bytes:
+    try:
+        found = base64.b64decode(_checked(value, isinstance(value, str)), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Mismatch from error
+    _checked(value, base64.b64encode(found).decode() == value)  # else bits after the last byte would be lost
+    return found
+
+
+# Small things
+
+
+def _kind(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return "a string" if isinstance(value, str) else "an array" if isinstance(value, list) else "a number"
+
+
+def _depth(value: Any) -> int:
+    depth, level = 0, [value]
+    while level:
+        depth += 1
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+    return depth
+
+
+def _has_lone_surrogate(record: dict[str, Any]) -> bool:
+    try:
+        to_text(record).encode()
+    except UnicodeEncodeError:
+        return True
+    return False

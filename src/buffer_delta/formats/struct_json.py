@@ -1,0 +1,67 @@
+"""Spark's StructType as JSON, which is also how Delta's log holds a schema, to Arrow types. Without Spark.
+
+    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": true, "metadata": {}}]}
+
+Only types that mean the same in Arrow: VARIANT, intervals, user-defined types and others are refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from buffer_delta.formats.ddl import TIMESTAMP
+
+_NAMED: dict[str, pa.DataType] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)", re.ASCII)
+
+
+class UnknownType(ValueError):
+    """A type that has no like in Arrow. Its text is the type."""
+
+
+def struct_fields(given: Any) -> list[dict[str, Any]] | None:
+    """The fields of a StructType, known by its `jsonValue()`; None if `given` is none."""
+    as_json = getattr(given, "jsonValue", None)
+    value = as_json() if callable(as_json) and not isinstance(given, type) else None
+    if not isinstance(value, dict) or value.get("type") != "struct":
+        return None
+    fields: list[dict[str, Any]] = value["fields"]
+    return fields
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """The Arrow type of a type in JSON. Raises UnknownType."""
+    if isinstance(kind, str):
+        decimal = _DECIMAL.fullmatch(kind)
+        if decimal:
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        if kind in _NAMED:
+            return _NAMED[kind]
+        raise UnknownType(kind)
+    match kind.get("type"):
+        case "struct":
+            return pa.struct(
+                [pa.field(f["name"], arrow_type(f["type"]), nullable=f["nullable"]) for f in kind["fields"]]
+            )
+        case "array":
+            return pa.list_(pa.field("element", arrow_type(kind["elementType"]), nullable=kind["containsNull"]))
+        case "map":
+            return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+        case other:  # a user-defined type
+            raise UnknownType(str(kind.get("pyClass") or kind.get("class") or other))

@@ -1,0 +1,1 @@
+"""The pipeline: a queue into tables, exactly once."""

@@ -1,0 +1,238 @@
+"""What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
+
+Tables come as `TableState`s, by name: what one look found. `protocol.py` runs the checks at the start, before anything
+is claimed, except `pending_plan`, which needs the ledger as it is after entering; `not_beyond`, which guards each
+range's ack; `may_commit`, which guards each commit; and `not_hidden`, right after it. The loader runs
+`different_tables`, which needs to know where tables really are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from buffer.errors import Fenced, InvalidConfig, ManifestLost, ObjectNotFound
+from buffer.ledger.entries import listed
+from buffer.ledger.plan import Ledger, Plan
+from buffer.manifest import Manifest
+from buffer.store.base import CanGet
+from buffer_delta.delta.state import NOTHING, Commit, Rewrite, TableState
+from buffer_delta.errors import (
+    Blocked,
+    LedgerBehind,
+    RouteChanged,
+    SequenceGap,
+    TableReplaced,
+    TableRewritten,
+)
+
+Tables = Mapping[str, TableState]
+
+
+def positions(tables: Tables) -> list[int]:
+    return [state.position for state in tables.values()]
+
+
+def not_blocked(ledger: Ledger) -> None:
+    if ledger.blocked is None:
+        return
+    found = ledger.blocked
+    raise Blocked(
+        f"batches {found.first}..{found.last} are blocked: {found.reason} (`buffer ledger dump` names them). Fix what "
+        "is wrong and run `buffer-delta unblock`, or give those up with `buffer-delta unblock --skip`",
+        first=found.first,
+        last=found.last,
+        attempts=ledger.plan.attempts if ledger.plan else 0,
+        batches=tuple(sorted(found.batches)),
+        entries=tuple((sequence, index) for sequence, index, _ in listed(found.entries)),
+    )
+
+
+def ledger_knows(ledger: Ledger, committed: int) -> None:
+    """Plans are written ahead, so no table can be ahead of its own queue's ledger."""
+    planned = ledger.plan.last if ledger.plan else NOTHING
+    if committed <= planned:
+        return
+    raise LedgerBehind(
+        f"the tables have committed sequence {committed} for app {ledger.app_id!r}, but the ledger of this queue "
+        f"has planned only through {planned}: the app_id belongs to another queue, or the ledger was put back "
+        "from a backup. Choose another app_id; or, if this is the right queue and no other loader runs, pass "
+        "adopt=True with this app_id",
+        committed=committed,
+        planned_last=planned,
+    )
+
+
+def not_inside(plan: Plan | None, tables: Tables) -> None:
+    """A planned range is committed as a whole, so no table can stand in the middle of it."""
+    for name, state in tables.items():
+        if plan is not None and plan.first <= state.position < plan.last:
+            raise inside(name, state.position, plan)
+
+
+def not_beyond(plan: Plan, tables: Tables, epoch: int) -> None:
+    """No table can be past a range that nobody else holds: acking it would drop what was never loaded."""
+    for name, state in tables.items():
+        if state.position > plan.last:
+            raise Fenced(
+                f"{name!r} is at sequence {state.position}, beyond the range {plan.first}..{plan.last} in hand: "
+                "another loader took over, or another queue is loaded under the same app_id",
+                epoch=epoch,
+            )
+
+
+def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
+    """A manifest restored from a backup hands out sequences that were loaded before, for other batches."""
+    if not ledger.was_claimed:
+        return
+    try:
+        manifest = Manifest.from_bytes(store.get(manifest_path).data, location=manifest_path)
+    except ObjectNotFound as error:
+        raise ManifestLost(
+            f"the manifest {manifest_path!r} is gone, but its ledger knows {ledger.next_sequence} sequences; "
+            "restore it, or start a new queue with a manifest_path in another folder",
+            location=manifest_path,
+            seen_next_sequence=ledger.next_sequence,
+        ) from error
+    found = manifest.read(ledger.plan.last) if ledger.plan and ledger.last_location is not None else None
+    went_on = manifest.next_sequence >= ledger.next_sequence and manifest.epoch >= ledger.epoch
+    if went_on and (found is None or found.location == ledger.last_location):
+        return
+    raise ManifestLost(
+        f"the manifest {manifest_path!r} is not the one that the ledger of this queue knows: it was at sequence "
+        f"{ledger.next_sequence} and epoch {ledger.epoch} and held {ledger.last_location!r}, now it is at "
+        f"{manifest.next_sequence} and {manifest.epoch} with {found.location if found else None!r}. It was restored "
+        "from a backup or replaced; put the newest one back, or start a new queue with a manifest_path in another "
+        "folder",
+        location=manifest_path,
+        next_sequence=manifest.next_sequence,
+        seen_next_sequence=ledger.next_sequence,
+    )
+
+
+def may_commit(plan: Plan, name: str, state: TableState, epoch: int, *, accept_gaps: bool) -> None:
+    """The table as it was looked at right before the commit: our commit on top would hide what was done to it."""
+    if state.position == plan.last:  # it holds the range already
+        return
+    not_beyond(plan, {name: state}, epoch)
+    if not accept_gaps:
+        same_tables(plan, {name: state})
+    not_inside(plan, {name: state})
+    if state.position != plan.after and not accept_gaps:  # below it: the table was put back
+        raise gap(state.position, plan.first)
+
+
+def not_hidden(name: str, commit: Commit) -> None:
+    """Rows were taken back while our commit was written: this is the last moment to say it."""
+    if commit.hidden is not None:
+        raise rewritten(name, commit.hidden, hidden_by=commit.version)
+
+
+def same_tables(plan: Plan | None, tables: Tables) -> None:
+    """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table."""
+    for name, state in tables.items():
+        # First: a replaced table has another id too, and its history says more.
+        if state.rewrite is not None:
+            raise rewritten(name, state.rewrite)
+        expected = plan.table_ids.get(name) if plan else None
+        found = state.table_id
+        if expected is not None and found != expected:
+            raise TableReplaced(
+                f"the table {name!r} was {'dropped' if found is None else 'dropped and made again'} since "
+                f"the last commit (id {expected}, now {found}): what was loaded before is gone from it. Bring the "
+                "old table back, or pass on_gap='skip' to go on with what the queue still holds",
+                table=name,
+                expected_id=expected,
+                found_id=found,
+            )
+
+
+def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:
+    """The error for rows that were taken back; `hidden_by` is the version of ours that came after, if one did."""
+    then = "then pass on_gap='skip' until the next commit"
+    if hidden_by is not None:
+        then = f"our commit of version {hidden_by} came after it, so the next start goes on and does not say this again"
+    return TableRewritten(
+        f"{rewrite.operation} at version {rewrite.version} ({rewrite.timestamp}) took rows back from {table!r} that "
+        f"count as loaded. Replay them from the version before, for example INSERT INTO … SELECT * FROM … VERSION AS "
+        f"OF {rewrite.version - 1} WHERE _sequence > …; {then}",
+        table=table,
+        operation=rewrite.operation,
+        version=rewrite.version,
+    )
+
+
+def different_tables(places: Mapping[str, str]) -> None:
+    """`places` says where each table really is. Two names for one table: the second would count as loaded already."""
+    names: dict[str, str] = {}
+    for name, place in places.items():
+        other = names.setdefault(place, name)
+        if other != name:
+            raise InvalidConfig(
+                f"{other!r} and {name!r} are the same table, {place}: table, routes and dead_letters must differ",
+                key="routes",
+                value=name,
+            )
+
+
+def pending_plan(plan: Plan | None, tables: Tables, digest: str, *, accept_gaps: bool) -> None:
+    """The plan that was found and must be replayed has to fit what the tables hold and what we would do."""
+    committed = min(positions(tables))
+    if plan is None or plan.last <= committed:
+        return
+    if plan.after != committed and not accept_gaps:
+        raise gap(committed, plan.first)
+    same_configuration(plan, tables, digest)
+
+
+def same_configuration(plan: Plan | None, tables: Tables, digest: str) -> None:
+    """A range that is in some tables, or may be at any moment, is completed as it was begun."""
+    if plan is None or plan.last <= min(positions(tables)) or plan.digest == digest:
+        return
+    # Once the split is written, whoever wrote it may commit a table at any moment.
+    if plan.quarantined is None and max(positions(tables)) < plan.first:
+        return
+    raise RouteChanged(
+        f"the range {plan.first}..{plan.last} was begun under another routing, format or schema, and may be in "
+        "some tables already; finish it with the old configuration, then change it. If that one cannot finish it, "
+        "stop every loader and run `buffer-delta unblock --replan`",
+        first=plan.first,
+        last=plan.last,
+        planned_digest=plan.digest,
+        digest=digest,
+    )
+
+
+def same_rules(plan: Plan, rules: str) -> None:
+    """The tables' own rules decided with the plan where its records go, and one of them may hold its part."""
+    if plan.rules != rules:
+        raise RouteChanged(
+            f"the range {plan.first}..{plan.last} was begun when the tables had other constraints or NOT NULL columns, "
+            "and may be in some of them already; put them back until it is loaded. If that cannot be, stop every "
+            "loader and run `buffer-delta unblock --replan`",
+            first=plan.first,
+            last=plan.last,
+            planned_digest=plan.rules,
+            digest=rules,
+        )
+
+
+def inside(table: str, position: int, plan: Plan) -> LedgerBehind:
+    """The error for a table that was brought to the middle of a range which nobody has committed in part."""
+    return LedgerBehind(
+        f"{table!r} has committed sequence {position} under this app_id, in the middle of the range {plan.first}.."
+        f"{plan.last} that is planned: the ledger was put back from a backup, or something else writes under this "
+        "app_id. If no other loader runs, pass adopt=True with this app_id",
+        committed=position,
+        planned_last=plan.last,
+    )
+
+
+def gap(committed: int, earliest: int) -> SequenceGap:
+    """The error for batches that are in no table and no longer in the queue."""
+    held = "nothing yet" if committed == NOTHING else f"through sequence {committed}"
+    return SequenceGap(
+        f"the tables have loaded {held}, the queue goes on at {earliest}: {earliest - committed - 1} batches "
+        "between them are gone. Pass on_gap='skip' to accept the loss",
+        committed=committed,
+        earliest=earliest,
+    )

@@ -1,0 +1,296 @@
+"""The loader: a queue into Delta tables, exactly once. The only file that knows all the parts.
+
+    Loader(spark, LoaderConfig(store="s3://bucket/buffer", table="events", format="json")).run()
+
+The driver owns the manifest, the ledger and the commits; executors fetch and decode (`work.py`). The order of
+steps, and what a crash between them leaves behind, is `protocol.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException
+
+from buffer.clock import Clock, SystemClock
+from buffer.errors import BufferQueueError, Closed, Fenced, StorageError
+from buffer.model import BatchDescriptor
+from buffer.stopping import StopFlag
+from buffer.store.open import open_store
+from buffer_delta import metrics
+from buffer_delta.config import LoaderConfig
+from buffer_delta.decode.grouping import choose_count
+from buffer_delta.delta.places import one_spelling
+from buffer_delta.delta.table import DeltaTarget
+from buffer_delta.formats import resolve_format
+from buffer_delta.load import checks
+from buffer_delta.load.ports import Done, Rules
+from buffer_delta.load.progress import Progress, html_table
+from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.retry import PASSING, range_backoff
+from buffer_delta.load.work import SparkWork
+from buffer_delta.spark.blame import brief
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+
+class Loader:
+    """Loads one queue into its tables. Use it from one thread; `stop()` may come from any.
+
+    `on_progress` is called after every commit, `reached` after every step of the protocol (see `protocol.py`).
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: LoaderConfig,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        reached: Callable[[str], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config
+        self.last_progress: Progress | None = None
+        self._clock = clock or SystemClock()
+        self._on_progress = on_progress
+        self._store = open_store(config.store, **config.store_options)
+        self._evolving = resolve_format(config.format).evolving
+        self._targets = self._make_targets(spark)
+        self._work = SparkWork(spark, self._store, config, self._targets, self._clock)
+        consumer = config.consumer().replace(store=self._store, store_options={})
+        rules = Rules(
+            app_id=config.app_id,
+            adopt=config.adopt,
+            accept_gaps=config.on_gap == "skip",
+            max_delivery_attempts=config.max_delivery_attempts,
+            dlq_strategy=config.strategy(),  # type: ignore[arg-type]  # LoaderConfig has checked the choice
+            has_dead_letters=config.dead_letters is not None,
+        )
+        watched = {"reached": reached} if reached else {}
+        self._protocol = LoadProtocol(consumer, self._store, self._targets, self._work, self._clock, rules, **watched)
+        self._opened = False
+        self._closed = False
+        self._stop = StopFlag()
+
+    def _make_targets(self, spark: SparkSession) -> list[DeltaTarget]:
+        config = self.config
+        evolving = config.merge_schema or resolve_format(config.format).evolving
+        targets = [
+            DeltaTarget(
+                spark,
+                name,
+                partition_by=config.partition_by,
+                cluster_by=config.cluster_by,
+                properties=config.table_properties,
+                merge_schema=evolving,
+            )
+            for name in (config.table, *config.routes.values())
+        ]
+        if config.dead_letters:
+            targets.append(DeltaTarget(spark, config.dead_letters))
+        return targets
+
+    # Running
+
+    def open(self) -> None:
+        """Check everything, claim the queue. Called by `run` and `run_once`; a second call does nothing."""
+        if self._closed:
+            raise Closed("this loader was closed; make a new one")
+        if self._opened:
+            return
+        for target in self._targets:
+            for warning in target.preflight():
+                log.warning("%s", warning)
+        checks.different_tables({target.name: one_spelling(target.place()) for target in self._targets})
+        with self._counting_fences():
+            self._protocol.open()
+        self._opened = True
+        metrics.watch(self)
+        log.info(
+            "loading %s as %s, epoch %d, from sequence %d on",
+            self.config.manifest_path,
+            self._protocol.app_id,
+            self._protocol.epoch,
+            self._protocol.committed + 1,
+        )
+
+    def run_once(self) -> Progress | None:
+        """Load one range, with retries; None if the queue holds nothing new."""
+        self.open()
+        with self._counting_fences():
+            return self._step_with_retries()
+
+    def run(self, *, available_now: bool = False, handle_signals: bool = True) -> Progress | None:
+        """Load until `stop()`, or, with `available_now`, all that is in the queue at this moment.
+
+        SIGTERM and SIGINT (in the main thread) finish the commit in hand, ack it, and return; a second one stops
+        at once, which is as safe as a crash. Returns the last progress; None if there was nothing to load.
+        """
+        try:
+            with self._signals(handle_signals):
+                self.open()
+                end = self._queue_end() if available_now else None
+                while not self._stop.is_set() and (end is None or self._protocol.committed < end):
+                    if self.run_once() is None:
+                        if end is not None:
+                            break
+                        self._stop.wait(self.config.trigger_interval_s)
+        finally:
+            self.close()
+        return self.last_progress
+
+    def stop(self) -> None:
+        """Ask `run` to return after the commit in hand. Safe from any thread and from signal handlers."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Give the queue back. What was not committed stays in it."""
+        self._closed = True
+        self._protocol.close()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _queue_end(self) -> int:
+        assert self._protocol.consumer is not None
+        return self._protocol.consumer.manifest().next_sequence - 1
+
+    def _step_with_retries(self) -> Progress | None:
+        backoff = range_backoff(attempts_max=self.config.retry_attempts, max_s=self.config.retry_max_s)
+        pauses = backoff.pauses(self._clock.jitter)
+        for attempt in range(1, backoff.attempts_max + 1):
+            started = self._clock.monotonic_s()
+            try:
+                done = self._protocol.step(self._choose, self.config.max_batches_per_commit)
+            except Exception as error:
+                if attempt == backoff.attempts_max or not self._is_worth_retrying(error, attempt):
+                    raise
+                metrics.retries.add(1)
+                pause_s = next(pauses)
+                log.warning("the range failed, trying again in %.1f s: %s", pause_s, brief(error))
+                if self._stop.wait(pause_s):
+                    raise
+                continue
+            return self._report(done, self._clock.monotonic_s() - started) if done else None
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _is_worth_retrying(self, error: Exception, attempt: int) -> bool:
+        """Spark's and the store's troubles pass, and what fails every time is dealt with after enough attempts.
+
+        What an operator must decide, and what the user's own code or query did wrong, does not pass by itself. Where
+        columns follow the data, a query may be wrong because of one record: until that was searched for, it may pass.
+        """
+        if isinstance(error, BufferQueueError):
+            return isinstance(error, PASSING)
+        if isinstance(error, AnalysisException):
+            return self._evolving and attempt <= self.config.max_delivery_attempts
+        return True
+
+    def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        sizes = self._work.sizes.look_up(descriptors)
+        return choose_count(descriptors, sizes, self.config.max_bytes_per_commit, self.config.max_batches_per_commit)
+
+    # Telling
+
+    def _report(self, done: Done, seconds: float) -> Progress:
+        assert self._protocol.consumer is not None
+        lag_batches, lag_seconds = self._protocol.consumer.known_lag()  # the ack has just seen the queue
+        rows = {name: commit for name, commit in done.commits.items() if name != self.config.dead_letters}
+        dead = done.commits.get(self.config.dead_letters or "")
+        progress = Progress(
+            first=done.plan.first,
+            last=done.plan.last,
+            rows=sum(commit.rows for commit in rows.values()),
+            dead_letters=dead.rows if dead else 0,
+            bytes=self._bytes_of(done.descriptors),
+            files=sum(commit.files for commit in done.commits.values()),
+            seconds=seconds,
+            lag_batches=lag_batches,
+            lag_seconds=lag_seconds,
+            attempts=done.plan.attempts,
+        )
+        self.last_progress = progress
+        metrics.commits.add(1)
+        metrics.rows.add(progress.rows)
+        metrics.bytes_loaded.add(progress.bytes)
+        metrics.dead_letters.add(progress.dead_letters)
+        metrics.commit_duration_seconds.record(seconds)
+        log.info("%s", progress)
+        if self._on_progress:
+            self._on_progress(progress)
+        return progress
+
+    def lag(self) -> tuple[int, float] | None:
+        """Batches that are not loaded and the age of the oldest, as of the last look at the queue; None: not open.
+
+        From any thread, and without a look: while a range fails again and again, its age is what grows.
+        """
+        consumer = self._protocol.consumer
+        return consumer.known_lag() if consumer is not None else None
+
+    def _bytes_of(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        try:
+            return sum(self._work.sizes.look_up(descriptors).values())
+        except StorageError as error:
+            log.warning("no size, the range is loaded all the same: %s", error)
+            return 0
+        finally:
+            self._work.sizes.forget(descriptors)
+
+    @contextmanager
+    def _counting_fences(self) -> Iterator[None]:
+        try:
+            yield
+        except Fenced:
+            metrics.fenced.add(1)
+            raise
+
+    @contextmanager
+    def _signals(self, handle: bool) -> Iterator[None]:
+        if not handle or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            # It logs nothing: the thread may be in the middle of a write to the same stream.
+            if self._stop.is_set():
+                raise KeyboardInterrupt(f"second {signal.Signals(number).name}")
+            self.stop()
+
+        earlier = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in earlier.items():
+                signal.signal(number, handler)
+
+    def status(self) -> dict[str, Any]:
+        """Where this loader stands, for people and notebooks."""
+        consumer = self._protocol.consumer
+        return {
+            "queue": f"{self._store.url} {self.config.manifest_path}",
+            "tables": ", ".join(self.config.tables()),
+            "app_id": self._protocol.app_id or self.config.app_id or "not bound yet",
+            "epoch": consumer.epoch if consumer else None,
+            "committed": self._protocol.committed if self._opened else None,
+            "last progress": str(self.last_progress) if self.last_progress else None,
+            "state": "closed" if self._closed else "open" if self._opened else "not opened",
+        }
+
+    def __repr__(self) -> str:
+        return f"Loader({', '.join(f'{k}={v!r}' for k, v in self.status().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Loader", self.status())

@@ -1,0 +1,166 @@
+"""The loader's part of the ledger: binding a queue to tables, entering with an epoch, writing plans ahead.
+
+A thin shell: the decisions are `buffer.ledger.plan`'s, reading and writing is `buffer.journal`'s. Used by
+`protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
+
+What each call leaves behind if the process dies right after it:
+    bind    a ledger that names us; nothing claimed. The next start finds it and goes on
+    enter   our epoch; older loaders find it at their next ledger write and stop
+    plan    a range that the next loader must replay exactly
+    revise  an attempt more, or where each batch of that range goes; obeyed by whoever replays it
+    block   a reason to stop, for an operator; the next start finds it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from buffer.cas import CAS_BACKOFF
+from buffer.clock import Clock
+from buffer.errors import CorruptManifest, ObjectNotFound
+from buffer.journal import Journal
+from buffer.ledger import plan as decisions
+from buffer.ledger.plan import Binding, Blocked, Ledger, Plan, QueueSeen
+from buffer.manifest import Manifest
+from buffer.store.base import CanSwap
+
+
+class Plans:
+    """One loader's view of the ledger. Not thread-safe."""
+
+    def __init__(
+        self, store: CanSwap, manifest_path: str, clock: Clock, *, timeout_s: float = CAS_BACKOFF.timeout_s
+    ) -> None:
+        self._store = store
+        self._manifest_path = manifest_path
+        self._clock = clock
+        self._journal = Journal(store, manifest_path, clock, Ledger, timeout_s=timeout_s)
+        self.location = self._journal.location
+        self._unsettled: list[Plan | None] = []
+        """Plans sent under our epoch by calls that failed: one may stand, or land later. None was acted on."""
+
+    def read(self) -> Ledger | None:
+        return self._journal.read()
+
+    # Before anything is claimed
+
+    def bind(self, app_id: str | None, tables: Sequence[str]) -> Ledger:
+        """The ledger of this queue, made if this is a fresh queue. Raises QueueBound, LedgerLost.
+
+        On any other error the ledger is missing, not born, or bound to us: call again.
+        """
+        binding = Binding(app_id, tuple(tables))
+
+        def step() -> Ledger | None:
+            """None: look again, whatever became of the write."""
+            seen, ledger = self._journal.look()
+            if decisions.is_bound(ledger, binding, location=self.location):
+                return ledger
+            queue_id = ledger.queue_id if ledger else self._clock.new_ulid()
+            bound = decisions.bind(ledger, binding, queue_epoch=self._queue_epoch(), new_queue_id=queue_id)
+            if bound is not None:
+                self._journal.write(seen, bound)
+            elif self._journal.read() == ledger:  # else another loader was faster
+                raise decisions.used_before(self.location)
+            return None
+
+        return self._journal.until(step)
+
+    def adopt(
+        self,
+        app_id: str,
+        tables: Sequence[str],
+        committed: int,
+        *,
+        furthest: int | None = None,
+        digest: str = "",
+        may_complete: bool = True,
+    ) -> Ledger:
+        """Take the queue over, whatever its ledger says: the operator vouches that no other loader runs.
+
+        It stays as it is where that is right already, so this may be left switched on. Raises LedgerLost, and nothing
+        has changed, for a range in some tables only that may not be completed without knowing how it was split.
+        """
+        queue_id = self._clock.new_ulid()
+        applied = self._journal.update(
+            lambda ledger, _sent: decisions.adopt(
+                ledger,
+                Binding(app_id, tuple(tables)),
+                committed=committed,
+                furthest=committed if furthest is None else furthest,
+                digest=digest,
+                new_queue_id=queue_id,
+                location=self.location,
+                may_complete=may_complete,
+            ),
+            salvage=decisions.salvaged,
+        )
+        assert applied.after is not None, "adopting leaves a ledger"
+        return applied.after
+
+    # Under our epoch
+
+    def enter(self, epoch: int, app_id: str, tables: Sequence[str]) -> Ledger:
+        """Put our epoch into the ledger, plan kept. Raises Fenced if a newer loader did first."""
+        binding = Binding(app_id, tuple(tables))
+        applied = self._journal.update(
+            lambda ledger, sent: decisions.enter(ledger, binding, epoch=epoch, sent=sent, location=self.location)
+        )
+        assert applied.after is not None, "entering needs a ledger"
+        self._unsettled.clear()  # they were sent against a version that is gone now
+        return applied.after
+
+    def check(self, epoch: int) -> Ledger:
+        """The ledger, if no newer loader has entered. Raises Fenced, LedgerLost."""
+        return self._journal.read_owned(epoch)
+
+    def plan(self, epoch: int, earlier: Plan | None, plan: Plan, *, next_sequence: int, last_location: str) -> Plan:
+        """Write a new plan over the one that is finished. Raises Fenced."""
+        seen = QueueSeen(next_sequence, last_location)
+        return self._replace(
+            epoch, earlier, plan, lambda ledger, plan, **facts: decisions.planned(ledger, plan, seen=seen, **facts)
+        )
+
+    def revise(self, epoch: int, earlier: Plan, plan: Plan) -> Plan:
+        """Count an attempt, or decide the split, of the plan that is there. Raises Fenced."""
+        return self._replace(epoch, earlier, plan, decisions.revised)
+
+    def _replace(self, epoch: int, earlier: Plan | None, plan: Plan, decide: Callable[..., Ledger]) -> Plan:
+        over = (earlier, *self._unsettled)
+        if plan not in self._unsettled:
+            self._unsettled.append(plan)
+        self._journal.update_owned(epoch, lambda ledger: decide(ledger, plan, over=over, location=self.location))
+        self._unsettled.clear()
+        return plan
+
+    def block(self, epoch: int, blocked: Blocked) -> None:
+        self._journal.update_owned(epoch, lambda ledger: decisions.blocked_by(ledger, blocked, location=self.location))
+
+    # By an operator
+
+    def unblock(self, *, skip: bool) -> Blocked | None:
+        """Let the next start try the blocked range again, or send its bad batches to the dead letters.
+
+        Returns what was blocked; None if nothing was. Needs no epoch: a blocked loader has stopped.
+        """
+        before = self._journal.update(lambda ledger, _sent: decisions.unblocked(ledger, skip=skip)).before
+        return before.blocked if before else None
+
+    def replan(self) -> Plan | None:
+        """Forget what was decided about the planned range, so that the next start may load it in another way.
+
+        Returns the plan as it was; None if there is nothing to forget. Needs no epoch: the operator vouches that no
+        loader runs, for one that does could still commit a table as it was decided, and that no table holds the range.
+        """
+        before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger)).before
+        return before.plan if before else None
+
+    def _queue_epoch(self) -> int:
+        try:
+            return Manifest.from_bytes(self._store.get(self._manifest_path).data).epoch
+        except ObjectNotFound:
+            return 0
+        except CorruptManifest as error:
+            raise CorruptManifest(
+                f"{self._manifest_path!r}: {error}", location=self._manifest_path, version=error.version
+            ) from error

@@ -1,0 +1,109 @@
+"""A consumer takes the queue over from workers, and they from it: who is fenced, and what is skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from buffer.consume.consumer import Consumer
+from buffer.errors import Fenced, InvalidHandle, QueueBound
+from buffer.leases import Handle, LeaseQueue
+from buffer.ledger.plan import Binding, Ledger, is_bound
+from tests.leases.lease_support import MANIFEST, Work
+
+
+def with_holes() -> tuple[Work, LeaseQueue]:
+    """0 is done and gone, 2 and 4, 5 are done; 1 is held, 3 given back, 6 untouched."""
+    work = Work(7)
+    queue = work.open()
+    held = {batch.sequence: batch for batch in queue.consume(6)}
+    queue.ack([held[0], held[2], held[4], held[5]])
+    queue.nack(held[3])
+    return work, queue
+
+
+def test_should_skip_what_workers_have_finished() -> None:
+    work, _ = with_holes()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    got = []
+    while (batch := consumer.next_batch()) is not None:
+        got.append(batch.sequence)
+        consumer.ack(batch.sequence)
+    assert got == [1, 3, 6]
+    consumer.flush()
+    assert len(work.manifest()) == 0
+
+
+def test_should_skip_them_in_every_way_of_reading() -> None:
+    work, _ = with_holes()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    assert [d.sequence for d in consumer.next_descriptors(2)] == [1, 3]
+    consumer.ack_through(3)
+    assert work.manifest().first_sequence == 4
+    assert [d.sequence for d in consumer.next_descriptors(9)] == [6]
+    work, _ = with_holes()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    with consumer.batches(prefetch=2) as batches:
+        seen = list(batches)
+        assert [batch.sequence for batch in seen] == [1, 3, 6]
+        for batch in reversed(seen):
+            batches.ack(batch)
+    assert len(work.manifest()) == 0
+
+
+def test_should_fence_every_verb_of_the_workers() -> None:
+    work, queue = with_holes()
+    held = Handle(work.section().batches[1].lease or "", 1)
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    for call in (
+        queue.consume,
+        lambda: queue.ack(held),
+        lambda: queue.extend(held),
+        queue.stats,
+        queue.purge,
+        lambda: queue.unblock(3),
+        lambda: queue.configure(work.leases),
+    ):
+        with pytest.raises(Fenced):
+            call()  # type: ignore[operator]
+    assert consumer.next_batch() is not None
+
+
+def test_should_keep_the_ledgers_word_when_the_consumer_says_less() -> None:
+    work, _ = with_holes()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    assert consumer.next_descriptors(1)[0].sequence == 1
+    work, _ = with_holes()
+    consumer = Consumer.new(work.config(), 3, clock=work.clock)
+    assert consumer.next_descriptors(1)[0].sequence == 6
+
+
+def test_should_go_back_to_the_workers() -> None:
+    work, old = with_holes()
+    held = Handle(work.section().batches[1].lease or "", 1)
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    batch = consumer.next_batch()
+    assert batch is not None
+    consumer.ack_through(batch.sequence)
+    queue = work.open()
+    with pytest.raises(Fenced):
+        consumer.next_batch()
+    assert [b.sequence for b in queue.consume(9)] == [3, 6]
+    with pytest.raises(InvalidHandle):
+        old.ack(held)  # the consumer has dequeued it
+
+
+def test_should_fence_a_consumer_that_comes_late_to_the_ledger() -> None:
+    work, _ = with_holes()
+    first = Consumer.new(work.config(), clock=work.clock)
+    second = Consumer.new(work.config(), clock=work.clock)
+    assert second.epoch > first.epoch
+    with pytest.raises(Fenced):
+        first.next_batch()
+    assert work.ledger().epoch == second.epoch
+
+
+def test_should_refuse_a_loader() -> None:
+    work, _ = with_holes()
+    ledger = Ledger.from_bytes(work.store.get(f"{MANIFEST}.ledger").data)
+    with pytest.raises(QueueBound, match="workers share this queue"):
+        is_bound(ledger, Binding("app", ("t",)), location=MANIFEST)

@@ -1,0 +1,192 @@
+"""The two ends with their threads: flush triggers, back-pressure, close, heartbeats."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from buffer.errors import Closed, InvalidConfig, InvalidInput, StoreUnusable
+from buffer.legacy import Collector, CollectorConfig, Ingestor, IngestorConfig, KeyValueEntry
+from buffer.legacy.format import decode_batch, decode_consumer_manifest
+from buffer.produce.durability import Durable
+from buffer.store import Store, open_store
+from buffer.testing.faulty import Fault, FaultyStore
+from tests.legacy.legacy_support import pair
+
+NEVER_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("memory://")
+
+
+def ingestor(store: Store, **settings: int) -> Ingestor:
+    return Ingestor(IngestorConfig(store=store, **settings))
+
+
+def test_should_collect_what_was_ingested_in_order(store: Store) -> None:
+    with ingestor(store, flush_interval_ms=NEVER_MS) as source:
+        watchers = [source.ingest([pair(f"{call}.{n}") for n in range(3)]) for call in range(4)]
+        assert watchers[0].result() is None
+    assert isinstance(watchers[-1].result(), Durable)
+    with Collector(CollectorConfig(store=store)) as collector:
+        batch = collector.next_batch()
+        assert batch is not None
+        assert batch.entries == [pair(f"{call}.{n}") for call in range(4) for n in range(3)]
+        collector.ack(batch)
+        assert collector.next_batch() is None
+
+
+def test_should_flush_by_time(store: Store) -> None:
+    with ingestor(store, flush_interval_ms=1) as source:
+        durable = source.ingest([pair("a")]).await_durable(timeout=60)
+        assert durable.location.startswith("ingest/")
+        assert decode_batch(store.get(durable.location).data) == [pair("a")]
+
+
+def test_should_flush_by_size(store: Store) -> None:
+    with ingestor(store, flush_interval_ms=NEVER_MS, flush_size_bytes=100) as source:
+        first = source.ingest([KeyValueEntry(b"", bytes(60))])
+        assert first.await_durable(timeout=60)
+
+
+def test_should_flush_and_block_when_too_much_is_unflushed(store: Store) -> None:
+    """The second call waits until the first is durable, though neither time nor size would flush it."""
+    entered = threading.Event()
+    go_on = threading.Event()
+
+    class Gate(FaultyStore):
+        def put(self, location, data):
+            entered.set()
+            assert go_on.wait(60)
+            super().put(location, data)
+
+    with ingestor(Gate(store), flush_interval_ms=NEVER_MS, max_unflushed_bytes=150) as source:
+        first = source.ingest([KeyValueEntry(b"", bytes(60))])
+        assert first.result() is None
+        done: list[object] = []
+        caller = threading.Thread(target=lambda: done.append(source.ingest([KeyValueEntry(b"", bytes(60))])))
+        caller.start()
+        assert entered.wait(60), "the call that waits has triggered the flush"
+        assert not done
+        go_on.set()
+        caller.join(60)
+        assert len(done) == 1
+        assert isinstance(first.result(), Durable)
+
+
+def test_should_accept_one_call_larger_than_the_limit(store: Store) -> None:
+    with ingestor(store, flush_interval_ms=1, max_unflushed_bytes=10) as source:
+        assert source.ingest([KeyValueEntry(b"k", bytes(1000))]).await_durable(timeout=60)
+
+
+def test_should_tell_watchers_and_close_of_a_failure(store: Store) -> None:
+    refused = StoreUnusable("no room", retryable=False)
+    source = ingestor(FaultyStore(store, [Fault.before("put", refused)]), flush_interval_ms=1)
+    watcher = source.ingest([pair("a")])
+    with pytest.raises(StoreUnusable, match="no room"):
+        watcher.await_durable(timeout=60)
+    assert source.ingest([pair("b")]).await_durable(timeout=60), "the next one is tried anew"
+    with pytest.raises(StoreUnusable):
+        source.close()
+    source.close()
+    with pytest.raises(Closed):
+        source.ingest([pair("c")])
+
+
+def test_should_not_hide_the_error_that_ended_the_block(store: Store) -> None:
+    refused = StoreUnusable("no room", retryable=False)
+
+    def fail() -> None:
+        with ingestor(FaultyStore(store, [Fault.before("put", refused)])) as source:
+            source.ingest([pair("a")])
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    assert "no room" in caught.value.__notes__[0]
+
+
+def test_should_refuse_calls_in_another_process(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that flushes did not come along into a fork."""
+    with ingestor(store) as source:
+        with monkeypatch.context() as forked:
+            forked.setattr("buffer.legacy.ingestor.os.getpid", lambda: -1)
+            with pytest.raises(Closed, match="after the fork"):
+                source.ingest([pair("a")])
+            source.close()
+        assert source.ingest([pair("b")]).await_durable(timeout=60), "the parent goes on"
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([], "at least one entry"),
+        ([(b"a", b"b")], "entry 0 must be a KeyValueEntry, not tuple"),
+        ([pair("a"), KeyValueEntry("k", b"")], "entry 1 must be bytes, not str and bytes"),  # type: ignore[arg-type]
+    ],
+)
+def test_should_refuse_wrong_entries(store: Store, entries: list[KeyValueEntry], says: str) -> None:
+    with ingestor(store) as source, pytest.raises(InvalidInput, match=says):
+        source.ingest(entries)
+
+
+@pytest.mark.parametrize("path", ["/lead/manifest.json", "q//manifest.json", "q/manifest.json/", "../m.json"])
+def test_should_refuse_paths_that_were_silently_changed_then(path: str) -> None:
+    """On purpose: give the key that the object has, `lead/manifest.json` or `%2E%2E/m.json`."""
+    with pytest.raises(InvalidConfig, match="a path inside the store"):
+        CollectorConfig(store="memory://", manifest_path=path, data_path_prefix="q")
+
+
+def test_should_have_the_defaults_of_that_time() -> None:
+    config = IngestorConfig(store="memory://")
+    assert (config.manifest_path, config.data_path_prefix) == ("ingest/manifest.json", "ingest")
+    assert (config.flush_interval_ms, config.flush_size_bytes) == (100, 64 << 20)
+    reader = CollectorConfig(store="memory://", manifest_path=".hidden")  # at the top of the store
+    assert (reader.heartbeat_timeout_ms, reader.done_cleanup_threshold) == (30_000, 100)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("heartbeat_timeout_ms", 2), ("done_cleanup_threshold", 0), ("read_tries", 0)]
+)
+def test_should_refuse_settings_that_cannot_work(key: str, value: int) -> None:
+    with pytest.raises(InvalidConfig, match=key):
+        CollectorConfig(store="memory://", **{key: value})
+
+
+def test_should_refresh_a_claim_by_its_own_heartbeat(store: Store) -> None:
+    beats = threading.Semaphore(0)
+
+    class Counting(FaultyStore):
+        def put_if_match(self, location, data, version):
+            outcome = super().put_if_match(location, data, version)
+            beats.release()
+            return outcome
+
+    with ingestor(store) as source:
+        source.ingest([pair("a")]).await_durable(timeout=60)
+    with Collector(CollectorConfig(store=Counting(store), heartbeat_timeout_ms=60)) as collector:
+        batch = collector.next_batch()
+        assert batch is not None
+        for _ in range(3):
+            assert beats.acquire(timeout=60)
+        claimed = decode_consumer_manifest(store.get("ingest/manifest.consumer.json").data).claimed
+        assert claimed[batch.location] >= batch.claimed_ms + 3
+        collector.ack(batch)
+
+
+def test_should_end_the_heartbeat_with_the_collector(store: Store) -> None:
+    collector = Collector(CollectorConfig(store=store, heartbeat_timeout_ms=30))
+    collector.close()
+    assert not collector._thread.is_alive()
+    with pytest.raises(Closed):
+        collector.next_batch()
+    dropped = Collector(CollectorConfig(store=store, heartbeat_timeout_ms=30))
+    thread = dropped._thread
+    del dropped
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()

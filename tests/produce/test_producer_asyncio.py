@@ -1,0 +1,95 @@
+"""The producer in asyncio: awaiting handles, and waiting for room without stalling the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from buffer.produce.durability import Durable
+from buffer.produce.producer import Producer
+from buffer.store import open_store
+from tests.produce.producer_support import (
+    HeldStore,
+    entries_of,
+    make_producer,
+    objects_of,
+    queue_of,
+)
+
+
+def test_should_await_handles_in_asyncio() -> None:
+    store = open_store("memory://")
+
+    async def main(producer: Producer) -> list[Durable]:
+        handles = [await producer.produce_async([b"%d" % index]) for index in range(100)]
+        return list(await asyncio.gather(*handles))
+
+    with make_producer(store, flush_interval_ms=10) as producer:
+        results = asyncio.run(main(producer))
+        again = asyncio.run(_await_one(producer))
+    assert {result.location for result in results} <= objects_of(store)
+    assert again.sequence == len(queue_of(store)) - 1
+    assert entries_of(store) == [*[b"%d" % index for index in range(100)], b"again"]
+
+
+def test_should_let_the_event_loop_run_while_a_handle_is_awaited() -> None:
+    store = HeldStore(open_store("memory://"))
+
+    async def main(producer: Producer) -> Durable:
+        with ExitStack() as held:
+            held.enter_context(store.hold("put"))
+            waiting = asyncio.ensure_future(await producer.produce_async([b"one"]))
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            held.close()
+            return await waiting
+
+    with make_producer(store, flush_interval_ms=1) as producer:
+        assert asyncio.run(main(producer)).sequence == 0
+
+
+async def _await_one(producer: Producer) -> Durable:
+    handle = await producer.produce_async([b"again"])
+    assert await handle == await handle.watcher, "a settled handle can be awaited again"
+    return await handle
+
+
+def test_should_not_block_the_event_loop_while_there_is_no_room() -> None:
+    inner = open_store("memory://")
+    store = HeldStore(inner)
+
+    async def main(producer: Producer) -> int:
+        ticks = 0
+        with store.hold("put"):
+            await producer.produce_async([b"x" * 100])
+            waiting = [asyncio.create_task(producer.produce_async([b"%d" % i * 100])) for i in range(3)]
+            while ticks < 20:
+                await asyncio.sleep(0.002)
+                ticks += 1
+            assert not any(task.done() for task in waiting)
+            waiting[1].cancel()
+        for task in (waiting[0], waiting[2]):
+            await (await task)
+        return ticks
+
+    with make_producer(store, max_buffered_bytes=130, flush_interval_ms=5) as producer:
+        asyncio.run(main(producer))
+    assert sorted(entries_of(inner)) == sorted([b"x" * 100, b"0" * 100, b"2" * 100])
+
+
+def test_should_survive_an_event_loop_that_is_gone() -> None:
+    inner = open_store("memory://")
+    store = HeldStore(inner)
+
+    async def main(producer: Producer) -> None:
+        handle = await producer.produce_async([b"one"])
+        waiting = asyncio.ensure_future(handle)
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    with make_producer(store) as producer:
+        with store.hold("put"):
+            asyncio.run(main(producer))
+        producer.flush()
+        producer.produce([b"two"])
+    assert entries_of(inner) == [b"one", b"two"]

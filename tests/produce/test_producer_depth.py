@@ -1,0 +1,98 @@
+"""`max_depth`: producers are refused while readers are too far behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from buffer.clock import SystemClock
+from buffer.config import ProducerConfig
+from buffer.errors import InvalidConfig, QueueFull
+from buffer.produce.depth import LOOK_INTERVAL_S
+from buffer.queue import QueueConsumer
+from buffer.store import open_store
+from buffer.store.base import Store
+from buffer.testing import Fault, FaultyStore, ManualClock
+from tests.produce.producer_support import entries_of, make_producer
+
+MANIFEST = "ingest/manifest"
+
+
+@pytest.fixture
+def store() -> FaultyStore:
+    return FaultyStore(open_store("memory://"))
+
+
+def fill(store: Store, batches: int) -> None:
+    with make_producer(store) as producer:
+        for n in range(batches):
+            producer.produce([b"%d" % n])
+            producer.flush()
+
+
+def drain(store: Store, through: int) -> None:
+    queue = QueueConsumer(store, MANIFEST, SystemClock())
+    queue.claim()
+    queue.dequeue(through)
+
+
+def test_should_refuse_while_the_queue_is_too_long(store: FaultyStore) -> None:
+    clock = ManualClock()
+    with make_producer(store, clock=clock, max_depth=2) as producer:
+        for n in range(2):
+            producer.produce([b"%d" % n])
+            producer.flush()
+        with pytest.raises(QueueFull, match="holds 2 batches, and max_depth is 2") as caught:
+            producer.produce([b"2"])
+        assert (caught.value.depth, caught.value.max_depth, caught.value.location) == (2, 2, MANIFEST)
+        drain(store, 0)
+        with pytest.raises(QueueFull):
+            producer.produce([b"2"])  # it looks once a second
+        clock.advance(LOOK_INTERVAL_S)
+        producer.produce([b"2"])
+    assert entries_of(store) == [b"1", b"2"]
+
+
+def test_should_look_before_its_first_call(store: FaultyStore) -> None:
+    fill(store, 3)
+    with make_producer(store, max_depth=3) as producer, pytest.raises(QueueFull):
+        producer.produce([b"x"])
+    with make_producer(store, max_depth=4) as producer:
+        producer.produce([b"x"])
+    assert len(entries_of(store)) == 4
+
+
+def test_should_not_look_again_while_its_own_appends_tell(store: FaultyStore) -> None:
+    with make_producer(store, clock=ManualClock(), max_depth=10) as producer:
+        producer.produce([b"0"])
+        producer.flush()
+        before = len(store.history)
+        for n in range(100):
+            producer.produce([b"%d" % n])
+        assert len(store.history) == before
+
+
+def test_should_refuse_async_calls_without_blocking_the_loop(store: FaultyStore) -> None:
+    fill(store, 1)
+
+    async def refused() -> None:
+        with make_producer(store, max_depth=1) as producer, pytest.raises(QueueFull):
+            await producer.produce_async([b"x"])
+
+    asyncio.run(refused())
+
+
+def test_should_accept_when_nobody_can_tell(store: FaultyStore) -> None:
+    """A store that is away is the append's trouble; the buffer is bounded anyway."""
+    fill(store, 1)
+    with make_producer(store, max_depth=1) as producer:
+        store.add(Fault.throttle("get"))
+        producer.produce([b"x"])
+    assert len(entries_of(store)) == 2
+
+
+def test_should_have_no_limit_by_default(store: FaultyStore) -> None:
+    assert ProducerConfig(store=store).max_depth == 0
+    with pytest.raises(InvalidConfig, match="max_depth"):
+        ProducerConfig(store=store, max_depth=-1)

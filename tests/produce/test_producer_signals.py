@@ -1,0 +1,185 @@
+"""A signal handler may flush and close the producer in the middle of a call of the same thread."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from buffer.errors import Closed, StoreUnusable
+from buffer.produce.durability import Durable, WriteHandle
+from buffer.produce.intake import Intake
+from buffer.produce.producer import Producer
+from buffer.store import open_store
+from buffer.store.base import Store
+from buffer.testing import Fault, FaultyStore
+from tests.produce.producer_support import entries_of, make_producer
+
+pytestmark = pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals on this system")
+
+
+@contextmanager
+def handling(act: Callable[[], None]) -> Iterator[None]:
+    before = signal.signal(signal.SIGUSR1, lambda *_: act())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class Interrupted:
+    """Raises the signal in the middle of the intake, where the producer's lock is held, at the call that is due."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, at_call: int) -> None:
+        real, calls = Intake.offer, 0
+
+        def offer(self: Intake, *args: Any) -> WriteHandle | None:
+            nonlocal calls
+            calls += 1
+            if calls == at_call:
+                signal.raise_signal(signal.SIGUSR1)
+            return real(self, *args)
+
+        monkeypatch.setattr(Intake, "offer", offer)
+
+
+@pytest.fixture
+def producer(memory: Store) -> Iterator[Producer]:
+    with make_producer(memory) as producer:
+        yield producer
+
+
+def test_should_flush_from_a_handler_that_interrupts_produce(
+    producer: Producer, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Interrupted(monkeypatch, at_call=2)
+    with handling(producer.flush):
+        first = producer.produce([b"first"])
+        second = producer.produce([b"second"])
+    assert isinstance(first.watcher.result(), Durable), "flushed before the interrupted call has returned"
+    assert isinstance(second.watcher.result(), Durable)
+    assert entries_of(memory) == [b"first", b"second"]
+    producer.produce([b"third"]).watcher  # noqa: B018 - it goes on
+
+
+def test_should_close_from_a_handler_that_interrupts_produce(
+    producer: Producer, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Interrupted(monkeypatch, at_call=2)
+    with handling(producer.close):
+        handles = [producer.produce([b"first"]), producer.produce([b"second"])]
+        assert all(isinstance(handle.watcher.result(), Durable) for handle in handles)
+        with pytest.raises(Closed):
+            producer.produce([b"third"])
+    assert entries_of(memory) == [b"first", b"second"]
+
+
+def test_should_close_before_the_exception_of_the_handler_leaves_the_call(
+    producer: Producer, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def close_and_exit() -> None:
+        producer.close()
+        sys.exit(7)
+
+    Interrupted(monkeypatch, at_call=2)
+    with handling(close_and_exit):
+        first = producer.produce([b"first"])
+        with pytest.raises(SystemExit):
+            producer.produce([b"not accepted any more"])
+        assert isinstance(first.watcher.result(), Durable)
+    assert entries_of(memory) == [b"first"]
+
+
+def test_should_report_at_the_next_close_what_could_not_be_flushed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not from the interrupted call, which was accepted: its caller would produce it again."""
+    store = FaultyStore(open_store("memory://"), [Fault.before("put", StoreUnusable)])
+    producer = make_producer(store)
+    Interrupted(monkeypatch, at_call=1)
+    with handling(producer.close):
+        handle = producer.produce([b"first"])
+    assert isinstance(handle.watcher.result(), StoreUnusable)
+    assert "1 batches (1 entries) could not be made durable" in caplog.text
+    with pytest.raises(StoreUnusable, match="1 batches"):
+        producer.close()
+
+
+@pytest.mark.parametrize("ask", ["flush", "close"])
+def test_should_ask_twice_without_waiting_for_itself(producer: Producer, memory: Store, ask: str) -> None:
+    """The handler comes while the same thread flushes or closes, right before it waits."""
+    interruptions = 0
+    real = producer._engine._begin_close if ask == "close" else producer._engine._committer.pending
+
+    def interrupted(*args: Any) -> Any:
+        nonlocal interruptions
+        interruptions += 1
+        if interruptions == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        return real(*args)
+
+    if ask == "close":
+        producer._engine._begin_close = interrupted  # type: ignore[method-assign]
+    else:
+        producer._engine._committer.pending = interrupted  # type: ignore[method-assign]
+    handle = producer.produce([b"first"])
+    with handling(getattr(producer, ask)):
+        getattr(producer, ask)()
+    assert interruptions >= 1
+    assert isinstance(handle.watcher.result(), Durable)
+
+
+HAMMER = """
+import signal, sys
+from buffer import Producer, ProducerConfig
+from buffer.errors import Closed
+
+producer = Producer(ProducerConfig(store=sys.argv[1], flush_interval_ms=1))
+ask, handled = sys.argv[2], 0
+
+def handle(*_):
+    global handled
+    handled += 1
+    if ask == "flush" and handled < 60:
+        producer.flush()
+    else:
+        producer.close()
+
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+count, handles = 0, []
+try:
+    while True:
+        handles.append(producer.produce([b"%d" % count]))
+        count += 1
+except Closed:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+producer.close()
+handles = [handle.watcher.result() for handle in handles]
+assert all(type(result).__name__ == "Durable" for result in handles), handles
+print(count)
+"""
+
+
+@pytest.mark.parametrize("ask", ["flush", "close"])
+def test_should_survive_handlers_at_any_moment(tmp_path: Any, ask: str) -> None:
+    for number in range(3):
+        folder = str(tmp_path / f"queue{number}")
+        run = subprocess.run([sys.executable, "-c", HAMMER, folder, ask], capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+        assert entries_of(open_store(folder)) == [b"%d" % n for n in range(int(run.stdout))]
+
+
+def test_should_leave_other_threads_alone(producer: Producer, memory: Store) -> None:
+    """Only the thread that holds the lock puts it off; another one waits its turn as ever."""
+    with producer._engine._lock:
+        other = threading.Thread(target=producer.flush)
+        other.start()
+        assert not producer._engine._deferred
+    other.join()

@@ -1,0 +1,66 @@
+"""The older format under simulated faults: its promises hold, and each break of its protocol is seen."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from buffer.testing.simulator.faults import FATES, STRIKES
+from buffer.testing.simulator.legacy import simulate_legacy
+from buffer.testing.simulator.runner import Outcome, run_seeds
+from tests.simulation.legacy_mutants import LEGACY_MUTANTS
+from tests.simulation.mutants import Mutant
+
+SEEDS = 300
+FIRST = 1_000_000
+MUTANT_SEEDS = 2000
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    return run_seeds(simulate_legacy, range(FIRST, FIRST + SEEDS))
+
+
+def test_should_keep_every_promise_under_faults(outcome: Outcome) -> None:
+    failed = outcome.failed
+    assert failed is None, f"replay with `python -m tests.simulation.legacy --seed {failed[0]}`: {failed[1]}"
+
+
+def test_should_have_reached_what_the_promises_are_about(outcome: Outcome) -> None:
+    counts = Counter(outcome.counts)
+    for what in (
+        "acks",
+        "acks: claim lost",
+        "acks: unknown",
+        "appends of the dead",
+        "batch settled: AppendOutcomeUnknown",
+        "batch settled: ContentionError",
+        "batch settled: Durable",
+        "claims lost, seen by the heartbeat",
+        "claims taken over",
+        "crashes",
+        *(f"fault: {fault}" for fault in FATES + STRIKES),
+    ):
+        assert counts[what] > 0, f"no seed reached: {what}"
+
+
+def find(mutant: Mutant) -> int | None:
+    """The first seed that sees what it should."""
+    seeds = list(range(MUTANT_SEEDS))
+    with mutant.apply():
+        while seeds:
+            outcome = run_seeds(simulate_legacy, seeds)
+            if outcome.failed is None:
+                return None
+            seed, violation = outcome.failed
+            if re.search(mutant.sees, violation):
+                return seed
+            seeds = seeds[outcome.seeds + 1 :]
+    return None
+
+
+@pytest.mark.parametrize("name", LEGACY_MUTANTS)
+def test_should_find_mutant(name: str) -> None:
+    assert find(LEGACY_MUTANTS[name]) is not None, f"{name} survived {MUTANT_SEEDS} seeds"

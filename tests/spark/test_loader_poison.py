@@ -1,0 +1,213 @@
+"""One record never stops a queue: whatever fails every time is found, set aside with a reason, or named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from buffer.clock import SystemClock
+from buffer.queue import QueueProducer
+from buffer.store.open import open_store
+from buffer_delta.config import LoaderConfig
+from buffer_delta.errors import Blocked, RouteChanged
+from buffer_delta.load.loader import Loader
+from buffer_delta.load.plans import Plans
+from buffer_delta.load.progress import Progress
+from tests.spark.hostile import Hostile, named, with_number
+from tests.spark.queues import ids, produce
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> dict[str, Any]:
+    return {
+        "store": str(tmp_path / "queue"),
+        "table": str(tmp_path / "table"),
+        "dead_letters": str(tmp_path / "dead"),
+        "format": {"type": "json", "schema": "id BIGINT, kind STRING, s STRUCT<a: INT>"},
+        "gc_enabled": False,
+        "max_delivery_attempts": 1,
+        "retry_max_s": 0.01,
+        "retry_attempts": 4,
+    }
+
+
+def load(spark: SparkSession, settings: dict[str, Any], **more: Any) -> Progress:
+    progress = Loader(spark, LoaderConfig(**settings | more)).run(available_now=True)
+    assert progress is not None
+    return progress
+
+
+def letters(spark: SparkSession, tmp_path: Path) -> dict[tuple[int, int], tuple[str, bytes]]:
+    frame = spark.read.format("delta").load(str(tmp_path / "dead"))
+    found = {(row._sequence, row._index): (row.error, bytes(row.bytes or b"")) for row in frame.collect()}
+    assert frame.count() == len(found), "each of them once"
+    return found
+
+
+def lines(*records: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(record).encode() for record in records]
+
+
+@pytest.fixture
+def ruled(spark: SparkSession, tmp_path: Path) -> None:
+    """A table that was there before, with rules of its own."""
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path / 'table'}` (id BIGINT NOT NULL, kind STRING, s STRUCT<a: INT NOT NULL>) "
+        "USING delta PARTITIONED BY (kind) TBLPROPERTIES ('delta.constraints.small' = 'id < 1000')"
+    )
+
+
+OUTLAWS = {
+    1: ({"kind": "a", "s": {"a": 1}}, "null in the column id, which is NOT NULL"),
+    2: ({"id": 1000, "kind": "a", "s": {"a": 1}}, "breaks the CHECK constraint small (id < 1000)"),
+    4: (
+        {"id": 4, "kind": "a\0b", "s": {"a": 1}},
+        "the value for the partition column kind cannot be the name of a folder: it has a NUL",
+    ),
+    5: ({"id": 5, "kind": "é" * 120, "s": {"a": 1}}, "cannot be the name of a folder: it has 240 bytes"),
+    6: ({"id": 6, "kind": "/" * 80, "s": {"a": 1}}, "cannot be the name of a folder: it has 240 bytes"),
+    7: ({"id": 7, "kind": "a"}, "null in the column s.a, which is NOT NULL"),
+    8: ({"id": 8, "kind": "a", "s": {"a": None}}, "null in the column s.a, which is NOT NULL"),
+}
+
+
+def outlaws() -> list[bytes]:
+    return lines(*(OUTLAWS[n][0] if n in OUTLAWS else {"id": n, "kind": "b/c", "s": {"a": n}} for n in range(10)))
+
+
+@pytest.mark.usefixtures("ruled")
+def test_should_divert_what_a_table_forbids_at_the_first_attempt(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [lines({"id": 20, "kind": "a", "s": {"a": 1}}), outlaws()])
+    progress = load(spark, settings, merge_schema=True)
+    assert (progress.attempts, progress.rows, progress.dead_letters) == (1, 4, 7)
+    assert ids(spark, tmp_path / "table") == [0, 3, 9, 20]
+    found = letters(spark, tmp_path)
+    assert sorted(found) == [(1, n) for n in OUTLAWS]
+    for n, (record, reason) in OUTLAWS.items():
+        assert reason in found[1, n][0]
+        assert json.loads(found[1, n][1]) == record
+
+
+@pytest.mark.usefixtures("ruled")
+def test_should_block_and_name_what_a_table_forbids_where_there_are_no_dead_letters(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [outlaws()])
+    with pytest.raises(Blocked, match=r"entry 1 of batch 0: null in the column id.*unblock --skip") as caught:
+        load(spark, settings, merge_schema=True, dead_letters=None)
+    assert caught.value.entries == tuple((0, n) for n in OUTLAWS)
+    with pytest.raises(Blocked, match="7 of its entries"):
+        load(spark, settings, merge_schema=True, dead_letters=None)
+    Plans(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    load(spark, settings, merge_schema=True, dead_letters=None)
+    assert ids(spark, tmp_path / "table") == [0, 3, 9]
+
+
+@pytest.mark.usefixtures("ruled")
+def test_should_refuse_to_finish_a_range_under_other_rules(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """The record is a dead letter by the rules under which the main table got its part; now it would be nowhere."""
+    produce(tmp_path / "queue", [outlaws()])
+
+    def die(step: str) -> None:
+        if step == f"committed {tmp_path / 'table'}":
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed"):
+        Loader(spark, LoaderConfig(**settings | {"merge_schema": True, "retry_attempts": 1}), reached=die).run()
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / 'table'}` DROP CONSTRAINT small")
+    with pytest.raises(RouteChanged, match="other constraints"):
+        load(spark, settings, merge_schema=True)
+    spark.sql(f"ALTER TABLE delta.`{tmp_path / 'table'}` ADD CONSTRAINT small CHECK (id < 1000)")
+    load(spark, settings, merge_schema=True)
+    assert sorted(letters(spark, tmp_path)) == [(0, n) for n in OUTLAWS]
+
+
+@pytest.mark.parametrize("fatal", [b"raise", b"exit"])
+def test_should_isolate_entries_that_break_the_parser(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], fatal: bytes
+) -> None:
+    """An error that no format should raise, and the end of the Python worker."""
+    batches = [[b"a", b"b"], [b"c", fatal, b"d", b"e"], [b"f"]]
+    produce(tmp_path / "queue", batches)
+    progress = load(spark, settings, format=Hostile())
+    assert (progress.attempts, progress.rows) == (2, 6)
+    table = spark.read.format("delta").load(str(tmp_path / "table"))
+    assert sorted(row.value for row in table.collect()) == list("abcdef")
+    ((key, (error, data)),) = letters(spark, tmp_path).items()
+    assert (key, data) == ((1, 1), fatal)
+    assert ("AttributeError: 'str' object" if fatal == b"raise" else "Python worker exited") in error
+
+
+@pytest.mark.parametrize(
+    ("transform", "bad", "reason"), [(with_number, b"x7", "CAST_INVALID_INPUT"), (named, b"7", "KeyError: '7'")]
+)
+def test_should_isolate_entries_that_break_the_transform(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], transform: Any, bad: bytes, reason: str
+) -> None:
+    """It runs while the table is written: no look at the entries finds them."""
+    produce(tmp_path / "queue", [[b"1", b"2"], [b"3", bad, b"4"]])
+    load(spark, settings, format="text", transform=transform)
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 4
+    ((key, (error, data)),) = letters(spark, tmp_path).items()
+    assert (key, data) == ((1, 1), bad)
+    assert reason in error
+
+
+def test_should_name_an_entry_that_only_the_table_refuses(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """A constraint that raises is not one that is broken: only writing tells."""
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path / 'table'}` (id BIGINT) USING delta "
+        "TBLPROPERTIES ('delta.constraints.odd' = '10 / id >= 0')"
+    )
+    more = {"merge_schema": True, "dead_letters": None, "format": {"type": "json", "schema": "id BIGINT"}}
+    produce(tmp_path / "queue", [lines({"id": 1}, {"id": 2}), lines({"id": 3}, {"id": 0}, {"id": 5})])
+    with pytest.raises(Blocked, match=r"entry 1 of batch 1: .*DIVIDE_BY_ZERO") as caught:
+        load(spark, settings, **more)
+    assert caught.value.entries == ((1, 1),)
+    Plans(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    load(spark, settings, **more)
+    assert ids(spark, tmp_path / "table") == [1, 2, 3, 5]
+
+
+def test_should_create_a_partition_column_that_no_record_of_the_first_range_has(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [lines({"id": 1}, {"id": 2})])
+    assert load(spark, settings, format="json", partition_by=["day"]).attempts == 1
+    produce(tmp_path / "queue", [lines({"id": 3, "day": "2024-01-01"}), lines({"id": 4})])
+    load(spark, settings, format="json", partition_by=["day"])
+    table = spark.read.format("delta").load(str(tmp_path / "table"))
+    assert {row.id: row.day for row in table.collect()} == {1: None, 2: None, 3: "2024-01-01", 4: None}
+
+
+def test_should_get_past_columns_that_are_one_for_spark_and_locations_that_no_store_accepts(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Each was a queue that stood for ever. A value is in its column, rescued or a dead letter."""
+    deep = '{"id": 6, "d": ' + '{"d": ' * 80 + "1" + "}" * 81
+    names = lines({"id": 1, "İ": 1}, {"id": 2, "i̇": 2}, {"id": 3, "K": 3}, {"id": 4, "k": 4}, {"id": 5, "ſ": 5, "s": 6})
+    produce(tmp_path / "queue", [names, lines({"id": 7, "e": {"p": {"q": "oops"}}}, {"id": 8, "e": "oops"})])
+    QueueProducer(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).append_locations(
+        [("ingest/../secret.batch", ())]
+    )
+    produce(tmp_path / "queue", [[deep.encode(), b'{"id": 9, "c": 1e-10000000}']])
+    load(spark, settings, format="json")
+    dead = letters(spark, tmp_path)
+    kept = ids(spark, tmp_path / "table")
+    assert len(kept) == len(set(kept))
+    lost = {json.loads(data)["id"] for key, (_, data) in dead.items() if key[1] >= 0}
+    assert set(kept) | lost == set(range(1, 10))
+    assert not set(kept) & lost
+    assert (2, -1) in dead, "the location"
