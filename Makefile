@@ -52,8 +52,8 @@ soak: setup ## The driver's memory over 200 commits, then steady load with every
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-crash: setup ## Kill 1,000 producers, a client 400 times and 200 loaders, one after the other (50 minutes)
-	$(BIN)/python -m tests.crash --producer-cycles 1000 --client-cycles 200 --loader-cycles 200
+crash: setup ## Kill 1,000 producers, a client 400 times and 400 loaders, one after the other (90 minutes)
+	$(BIN)/python -m tests.crash
 
 bench: setup ## Run the benchmarks, one after the other
 	for b in codec manifest produce consume load; do $(BIN)/python -m benchmarks.$$b || exit 1; done

@@ -18,12 +18,16 @@ from pathlib import Path
 from buffer.config import ConsumerConfig
 from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
+from tests.crash.creation_cycles import CreationCycles
 from tests.crash.loader_cycles import LoaderCycles
 from tests.crash.producer_cycles import ProducerCycles
 from tests.crash.s3 import through
 from tests.crash.verdict import Verdict
 from tests.fault_proxy import FaultProxy, evenly
 from tests.servers import run_s3_server
+
+CYCLES = {"producer": 1000, "client": 200, "creation": 200, "loader": 200}
+"""How often each kind dies in a whole run."""
 
 
 def tell(text: str) -> None:
@@ -33,25 +37,31 @@ def tell(text: str) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__.partition("\n")[0])
-    parser.add_argument("--loader-cycles", type=int, default=200, metavar="N", help="default: %(default)s")
-    parser.add_argument("--producer-cycles", type=int, default=1000, metavar="N", help="default: %(default)s")
-    parser.add_argument("--client-cycles", type=int, default=200, metavar="N", help="default: %(default)s")
+    for what, cycles in CYCLES.items():
+        parser.add_argument(
+            f"--{what}-cycles", type=int, metavar="N", help=f"without any: {cycles}, and all the others"
+        )
     parser.add_argument("--seed", type=int, help="of the moments and ways to die; default: a new one")
     options = parser.parse_args(arguments)
+    chosen = {what: getattr(options, f"{what}_cycles") for what in CYCLES}
+    cycles = CYCLES if all(n is None for n in chosen.values()) else {what: n or 0 for what, n in chosen.items()}
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     folder = Path(tempfile.mkdtemp(prefix="buffer-crash-"))
     tell(f"seed {seed}, in {folder}")
     verdicts = []
-    if options.producer_cycles:
+    if cycles["producer"]:
         producers = ProducerCycles(folder / "producers", seed, tell)
-        verdicts.append(_report("producers", options.producer_cycles, producers.run))
+        verdicts.append(_report("producers", cycles["producer"], producers.run))
         tell(f"  {producers.killed} killed, {producers.froze} stopped and woken")
-    if options.client_cycles:
+    if cycles["client"]:
         for where, run in (("local files", _local_client), ("S3 over a bad network", _s3_client)):
-            verdicts.append(_report(f"a client on {where}", options.client_cycles, partial(run, folder, seed)))
-    if options.loader_cycles:
+            verdicts.append(_report(f"a client on {where}", cycles["client"], partial(run, folder, seed)))
+    if cycles["creation"]:
+        creation = CreationCycles(folder / "creation", seed, tell)
+        verdicts.append(_report("loaders creating tables", cycles["creation"], creation.run))
+    if cycles["loader"]:
         loaders = LoaderCycles(folder / "loaders", seed, tell)
-        verdicts.append(_report("loaders", options.loader_cycles, loaders.run))
+        verdicts.append(_report("loaders", cycles["loader"], loaders.run))
     if any(verdict.violations for verdict in verdicts):
         tell(f"FAILED with seed {seed}; look at {folder}")
         return 1

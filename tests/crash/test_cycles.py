@@ -20,9 +20,7 @@ def _temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_should_lose_nothing_when_producers_are_killed_and_stopped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--producer-cycles", "20", "--loader-cycles", "0", "--client-cycles", "0"]) == 0, (
-        capsys.readouterr().out
-    )
+    assert main(["--producer-cycles", "20"]) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     assert "20 killed" in said
     assert "nothing lost, nothing twice" in said
@@ -35,9 +33,7 @@ def test_should_lose_nothing_when_producers_are_killed_and_stopped(
 def test_should_lose_nothing_when_loaders_and_their_collectors_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--producer-cycles", "0", "--loader-cycles", "2", "--client-cycles", "0"]) == 0, (
-        capsys.readouterr().out
-    )
+    assert main(["--loader-cycles", "2"]) == 0, capsys.readouterr().out
     said = capsys.readouterr().out
     assert "2 loaders died" in said
     assert "to 3 tables" in said
@@ -49,7 +45,7 @@ def test_should_fail_and_keep_the_folder_when_something_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(producer_cycles, "judge", lambda *_: Verdict(durable=9, violations=["p1: lost: [3]"]))
-    assert main(["--producer-cycles", "1", "--loader-cycles", "0", "--client-cycles", "0", "--seed", "7"]) == 1
+    assert main(["--producer-cycles", "1", "--seed", "7"]) == 1
     said = capsys.readouterr().out
     assert "VIOLATION p1: lost: [3]" in said
     assert "FAILED with seed 7" in said
