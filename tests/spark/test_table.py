@@ -263,9 +263,14 @@ def test_should_end_well_when_several_create_the_table_at_once(spark: SparkSessi
 
 LEFTOVERS = {
     "nothing": (),
-    "a temporary file": (".00000000000000000000.json.5e1f.tmp",),
-    "checksums": ("00000000000000000000.crc", ".00000000000000000000.json.crc"),
+    "everything": (
+        "_staged_commits/",
+        ".00000000000000000000.json.5e1f.tmp",
+        "00000000000000000000.crc",
+        ".00000000000000000000.json.crc",
+    ),
 }
+"""What a crash leaves beside the commit that it had not made."""
 
 
 @pytest.mark.parametrize("leftovers", LEFTOVERS.values(), ids=LEFTOVERS)
@@ -283,7 +288,8 @@ def test_should_create_a_half_created_table_again(
     try:
         (folder / "_delta_log").mkdir(parents=True)
         for leftover in leftovers:
-            (folder / "_delta_log" / leftover).write_text("{}")
+            path = folder / "_delta_log" / leftover
+            path.mkdir() if leftover.endswith("/") else path.write_text("{}")
         target = DeltaTarget(spark, name, properties={"team": "me"})
         assert target.look(APP) == NO_TABLE
         assert append(target, rows(spark), 4).after.position == 4

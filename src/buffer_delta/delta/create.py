@@ -6,8 +6,8 @@ What happens if the process dies …
     after it, not in the catalog     a whole table that the catalog does not know: creating it by name registers it
 
 **Cleaning up takes nothing away from anybody.** Only after Delta refused, only where the log has no version, and only
-files that no version is made of, each by its name; then the folder, if it is empty. So a commit that lands in between
-stays. Another loader that creates the table at this moment may lose its temporary file: its commit fails, and its next
+files that no version is made of, each by its name, and folders that are empty (Delta makes `_staged_commits` before the
+first commit); then the log's folder, if it is empty. So a commit that lands in between stays. Another loader that creates the table at this moment may lose its temporary file: its commit fails, and its next
 look finds ours.
 
 What this touches besides what `log.py` lists: Hadoop's Path and FileSystem, SessionCatalog.defaultTablePath.
@@ -143,13 +143,18 @@ def _clean_up(spark: SparkSession, folder: Any) -> bool:
         if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
             return False
         raise
-    if not all(status.isFile() and _LEFTOVER.fullmatch(str(status.getPath().getName())) for status in found):
+    if not all(_is_leftover(files, status) for status in found):
         return False
-    for status in found:
-        files.delete(status.getPath(), False)
     try:
-        files.delete(folder, False)
+        for path in (*(status.getPath() for status in found), folder):
+            files.delete(path, False)  # not what is inside: a folder that is in use by now stays
     except Py4JJavaError as error:  # not empty any more: somebody else is creating the table
         log.info("%s is in use: %s", folder.toString(), error.java_exception.toString())
     log.warning("%s held no commit, only what a crash had left: creating the table again", folder.toString())
     return True
+
+
+def _is_leftover(files: Any, status: Any) -> bool:
+    if status.isFile():
+        return _LEFTOVER.fullmatch(str(status.getPath().getName())) is not None
+    return not list(files.listStatus(status.getPath()))
