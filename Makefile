@@ -42,7 +42,7 @@ fmt: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-fuzz: setup ## Feed 200,000 and more mutated inputs to the decoders
+fuzz: setup ## Feed 1,000,000 mutated inputs to the decoders and to the readers of a queue
 	$(BIN)/python -m tests.fuzz
 
 simulate: setup ## Run the seeded simulator: SEEDS=2000, or SEED=n to replay one

@@ -5,10 +5,11 @@ lengths, truncations, spliced zstd frames, bit flips. Each input must end in a v
 error, and memory must stay bounded; the longest time that one took is printed for each kind. On a
 batch, `decode_batch` and `decode_batch_arrow` must agree, whichever
 road through the codec they take: the thresholds are moved so that tiny inputs meet Arrow's Parquet reader.
-Records, streams and schemas for the formats: see `tests.fuzz_formats`.
+Records, streams and schemas for the formats: see `tests.fuzz_formats`; ledgers, locations and whole queues:
+`tests.fuzz_queues`.
 
 An input depends on the seed and on its number alone, so a failure is repeated with the seed, `--start` at its
-number and a count of 1.
+number and a count of 1. (But for the ULIDs in a whole queue, which are new each time.)
 """
 
 # ruff: noqa: T201  (a program of its own: it prints what it found)
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import base64
 import faulthandler
+import logging
 import random
 import resource
 import struct
@@ -37,9 +39,10 @@ from buffer.errors import CorruptBatch, CorruptManifest
 from buffer.manifest import Manifest
 from tests.codec.batch_support import always_loops, always_pages, skippable_frame
 from tests.fuzz_formats import FORMAT_CHECKS, FORMAT_CORPUS, FORMAT_TOKENS, record, splice
+from tests.fuzz_queues import LEDGER_TOKENS, LOCATION_TOKENS, LOCATIONS, QUEUE_CHECKS, ledgers, queues
 
 GOLDEN = Path(__file__).parent / "golden"
-COUNT = 240_000
+COUNT = 1_000_000
 MIB = 1 << 20
 MAX_BATCH_BYTES = 8 * MIB
 """What a hostile input may make the decoders spend; the process may grow by a few times this, and no more."""
@@ -250,6 +253,7 @@ def check_manifest(data: bytes) -> bool:
 
 
 CHECKS: dict[str, Callable[[bytes], bool]] = {"batch": check_batch, "manifest": check_manifest}
+OTHER_CHECKS = FORMAT_CHECKS | QUEUE_CHECKS
 
 
 def corpus() -> dict[str, list[bytes]]:
@@ -297,9 +301,11 @@ class Tally:
 
 
 def kind_of(number: int) -> str:
-    """Of 32 inputs three are for formats: they take longest."""
+    """Of 32 inputs three are for formats, which take longest, and five for what a queue has besides batches."""
     if number % 32 in (5, 13, 21):
         return ("json", "arrow", "json", "ddl", "json", "text")[number // 32 % 6]
+    if number % 32 in (3, 9, 15, 25, 31):
+        return ("ledger", "location", "ledger", "queue", "location")[number // 32 % 5]
     return "manifest" if number % 4 == 0 else "batch"
 
 
@@ -307,6 +313,14 @@ def make(rng: random.Random, kind: str, seeds: dict[str, list[bytes]]) -> list[b
     """The entries of an input; of a batch, a manifest or a schema there is one."""
     if kind in ("batch", "manifest"):
         return [mutate(rng, rng.choice(seeds[kind]), BATCH if kind == "batch" else MANIFEST)]
+    if kind == "queue":
+        return make_queue(rng)
+    if kind in QUEUE_CHECKS:
+        data, tokens = rng.choice(ledgers()), LEDGER_TOKENS
+        if kind == "location":
+            data, tokens = rng.choice(LOCATIONS), LOCATION_TOKENS
+        data = splice(rng, data, tokens) if rng.randrange(3) else data
+        return [mutate(rng, data, GENERAL) if rng.randrange(2) else data]
     made = []
     for _ in range(1 if kind == "ddl" else rng.choice((1, 2, 4, 12))):
         data = record(rng) if kind == "json" and rng.randrange(2) else rng.choice(FORMAT_CORPUS[kind])
@@ -314,6 +328,18 @@ def make(rng: random.Random, kind: str, seeds: dict[str, list[bytes]]) -> list[b
             data = splice(rng, data, FORMAT_TOKENS[kind])
         made.append(mutate(rng, data, GENERAL) if rng.randrange(3) == 0 else data)
     return made
+
+
+def make_queue(rng: random.Random) -> list[bytes]:
+    """Which queue it was, and its objects in the order of their locations, one or two of them mutated."""
+    number = rng.randrange(len(queues()))
+    objects = [data for _, data in sorted(queues()[number].items())]
+    for _ in range(rng.choice((1, 1, 2))):
+        index = rng.randrange(len(objects))
+        name = sorted(queues()[number])[index]
+        kinds = BATCH if name.endswith(".batch") else MANIFEST if name.endswith("manifest") else GENERAL
+        objects[index] = mutate(rng, objects[index], kinds)
+    return [bytes([number]), *objects]
 
 
 def run(seed: int, count: int, start: int = 0, tally: Tally | None = None) -> Counter[str]:
@@ -329,7 +355,7 @@ def run(seed: int, count: int, start: int = 0, tally: Tally | None = None) -> Co
         entries = make(rng, kind, seeds)
         started = time.process_time()
         try:
-            accepted = CHECKS[kind](entries[0]) if kind in CHECKS else FORMAT_CHECKS[kind](rng, entries)
+            accepted = CHECKS[kind](entries[0]) if kind in CHECKS else OTHER_CHECKS[kind](rng, entries)
         except BaseException:
             print(f"FAILED on {describe(kind, entries, seed, number)}", file=sys.stderr)
             raise
@@ -349,6 +375,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=COUNT)
     options = parser.parse_args()
     faulthandler.enable()
+    logging.getLogger("buffer").setLevel(logging.ERROR)  # readers say what they could not read; here that is the rule
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}, {options.count:,} inputs", flush=True)
     started = time.perf_counter()

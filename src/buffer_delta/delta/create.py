@@ -7,8 +7,8 @@ What happens if the process dies …
 
 **Cleaning up takes nothing away from anybody.** Only after Delta refused, only where the log has no version, and only
 files that no version is made of, each by its name, and folders that are empty (Delta makes `_staged_commits` before the
-first commit); then the log's folder, if it is empty. So a commit that lands in between stays. Another loader that creates the table at this moment may lose its temporary file: its commit fails, and its next
-look finds ours.
+first commit); then the log's folder, if it is empty. So a commit that lands in between stays. Another loader that
+creates the table at this moment may lose its temporary file: its commit fails, and its next look finds ours.
 
 What this touches besides what `log.py` lists: Hadoop's Path and FileSystem, SessionCatalog.defaultTablePath.
 """
