@@ -9,6 +9,7 @@ BufferQueueError                     (buffer.errors)
 ├── CommitSkipped           Delta took the append but not the rows: something else uses this app_id
 ├── ConcurrentCommit        another commit came between: read the table's position again, then decide
 ├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or fix the schema
+├── NullRefused             rows lack a value that the table demands: give them one, or drop the constraint
 ├── SparkUnusable           this Spark session cannot write Delta tables: the message says what it lacks
 │   └── JavaMissing         no Java that Spark could run on
 └── StateLost                        (buffer.errors)
@@ -28,6 +29,7 @@ __all__ = [
     "ConcurrentCommit",
     "JavaMissing",
     "LedgerBehind",
+    "NullRefused",
     "QueueBound",
     "RouteChanged",
     "SchemaMismatch",
@@ -99,6 +101,15 @@ class SchemaMismatch(BufferQueueError):
 
     table: str
     columns: tuple[str, ...]
+
+
+class NullRefused(BufferQueueError):
+    """Rows have a null in a column that is NOT NULL. Nothing was committed."""
+
+    column: str
+    """Its path through structs, with dots."""
+    rows: int
+    """How many, of the batch that was looked at."""
 
 
 class SparkUnusable(BufferQueueError):
