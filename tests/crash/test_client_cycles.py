@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
-
 from buffer.config import ConsumerConfig
 from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
@@ -17,7 +15,6 @@ from tests.servers import S3Server
 KILLS = 5
 
 
-@pytest.mark.timeout(300)
 def test_should_land_each_entry_once_however_often_the_producer_is_killed(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     store = str(tmp_path / "queue")
@@ -27,7 +24,6 @@ def test_should_land_each_entry_once_however_often_the_producer_is_killed(tmp_pa
     assert verdict.violations == [], f"seed {seed}: {verdict}"
 
 
-@pytest.mark.timeout(300)
 def test_should_land_each_entry_once_over_a_bad_network(s3_server: S3Server, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     direct = s3_server.new_address()

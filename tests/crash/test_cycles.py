@@ -29,7 +29,6 @@ def test_should_lose_nothing_when_producers_are_killed_and_stopped(
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("pair, loader")  # with the others that start loaders: two cores are not enough for more
-@pytest.mark.timeout(600)
 def test_should_lose_nothing_when_loaders_and_their_collectors_are_killed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,6 @@ def _seed_orphans(store: Store, now_ms: int, age_ms: int, tail: int) -> set[str]
     return names
 
 
-@pytest.mark.timeout(180)
 def test_should_consume_every_durable_entry_once_over_a_bad_network(
     s3_server: S3Server, tmp_path: Path, start_producer: StartProducer
 ) -> None:
@@ -100,7 +99,6 @@ def test_should_consume_every_durable_entry_once_over_a_bad_network(
     assert young <= objects, "they might be appended yet"
 
 
-@pytest.mark.timeout(180)
 def test_should_go_on_when_the_s3_server_is_killed_and_comes_back(
     tmp_path: Path, start_producer: StartProducer
 ) -> None:

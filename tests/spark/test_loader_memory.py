@@ -14,7 +14,7 @@ from buffer_delta.config import LoaderConfig
 from buffer_delta.load.loader import Loader
 from tests.spark.queues import numbered, produce
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 COMMITS = 200
 MIB = 1 << 20

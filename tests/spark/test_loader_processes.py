@@ -14,7 +14,7 @@ from tests.crash.delta_files import DeltaFiles
 from tests.spark.processes import LoaderProcess
 from tests.spark.queues import numbered, produce
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.spark
 
 ENTRIES_PER_BATCH = 10  # of `numbered`
 

@@ -23,7 +23,7 @@ from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
 from tests.spark.queues import numbered, produce
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 HERE = Path(__file__).parent
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
