@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -20,21 +19,15 @@ from buffer.ledger.parking import ParkOrder
 from buffer.manifest import PackedMetadata
 from buffer.model import Metadata
 from buffer.produce.upload import put_under_new_name
-from tests.simulation.mutants import STUCK
+from tests.simulation.mutants import STUCK, Mutant
 
-
-@dataclass(frozen=True)
-class LeaseMutant:
-    sees: str
-    apply: Callable[[], AbstractContextManager[None]]
-
-
-LEASE_MUTANTS: dict[str, LeaseMutant] = {}
+LEASE_MUTANTS: dict[str, Mutant] = {}
+"""Apart from the others: their worlds are not those that a seed picks from."""
 
 
 def mutant(sees: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def register(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        LEASE_MUTANTS[make.__name__] = LeaseMutant(sees, contextmanager(make))
+        LEASE_MUTANTS[make.__name__] = Mutant(frozenset(), sees, contextmanager(make))
         return make
 
     return register

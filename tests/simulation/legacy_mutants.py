@@ -28,7 +28,7 @@ NOT_OURS = r"which belongs to|is not stale|belongs to another|that belongs to"
 
 def legacy_mutant(sees: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def register(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        LEGACY_MUTANTS[make.__name__] = Mutant(frozenset({"legacy"}), sees, contextmanager(make))
+        LEGACY_MUTANTS[make.__name__] = Mutant(frozenset(), sees, contextmanager(make))
         return make
 
     return register

@@ -27,7 +27,7 @@ NOT_THE_OWNER = r"belongs to"
 @dataclass(frozen=True)
 class Mutant:
     worlds: frozenset[str]
-    """Where it matters; elsewhere nothing would change."""
+    """Where it matters; elsewhere nothing would change. None: its simulation has only one kind."""
     sees: str
     apply: Callable[[], AbstractContextManager[None]]
     within: int = 2000

@@ -8,33 +8,14 @@ import pytest
 
 from buffer.testing.simulator import Trace, Violation
 from buffer.testing.simulator.runner import run_seeds, show
-from buffer_delta.testing import simulate, world_of
-from tests.simulation import client_mutants, loader_mutants, queue_mutants  # noqa: F401 - importing them fills MUTANTS
-from tests.simulation.mutants import MUTANTS, Mutant
+from buffer_delta.testing import simulate
+from tests.simulation.finding import KINDS, find, seeds_for
+from tests.simulation.mutants import MUTANTS
 
 
-def seeds_for(mutant: Mutant) -> list[int]:
-    return [seed for seed in range(mutant.within) if world_of(seed) in mutant.worlds]
-
-
-def find(mutant: Mutant) -> int | None:
-    """The first seed that sees what it should. A break may show in several ways; one of them is the point of it."""
-    seeds = seeds_for(mutant)
-    with mutant.apply():
-        while seeds:
-            outcome = run_seeds(simulate, seeds)
-            if outcome.failed is None:
-                return None
-            seed, violation = outcome.failed
-            if re.search(mutant.sees, violation):
-                return seed
-            seeds = seeds[outcome.seeds + 1 :]
-    return None
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_should_find_mutant(name: str) -> None:
-    assert find(MUTANTS[name]) is not None, f"{name} survived {MUTANTS[name].within} seeds"
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, (_, mutants) in KINDS.items() for name in mutants])
+def test_should_find_mutant(kind: str, name: str) -> None:
+    assert find(kind, name) is not None, f"{name} survived"
 
 
 def test_should_show_the_story_of_a_failing_seed(tmp_path) -> None:
