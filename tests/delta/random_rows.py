@@ -57,11 +57,13 @@ _FLAT: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 ]
 
 
-def _column(depth: int) -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
+def _column(
+    depth: int, names: tuple[str, ...] = tuple(NAMES)
+) -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrategy[Any]]]:
     flat = st.sampled_from(_FLAT)
     if depth == 0:
         return flat
-    inner = _column(depth - 1)
+    inner = _column(depth - 1, names)
     lists = inner.map(lambda each: (pa.list_(pa.field("element", each[0])), st.lists(st.none() | each[1], max_size=3)))
     maps = st.tuples(st.sampled_from([_FLAT[4], _FLAT[7]]), inner).map(
         lambda each: (
@@ -69,7 +71,7 @@ def _column(depth: int) -> st.SearchStrategy[tuple[pa.DataType, st.SearchStrateg
             st.dictionaries(each[0][1], st.none() | each[1][1], max_size=3).map(lambda found: list(found.items())),
         )
     )
-    structs = st.dictionaries(st.sampled_from(NAMES), inner, min_size=1, max_size=3).map(_struct)
+    structs = st.dictionaries(st.sampled_from(names), inner, min_size=1, max_size=3).map(_struct)
     return st.one_of(flat, flat, lists, maps, structs)
 
 
@@ -79,13 +81,15 @@ def _struct(fields: dict[str, tuple[pa.DataType, Any]]) -> tuple[pa.DataType, st
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, columns_max: int = 4, rows_max: int = 8, depth: int = 2) -> pa.Table:
+def tables(
+    draw: st.DrawFn, *, columns_max: int = 4, rows_max: int = 8, depth: int = 2, names: list[str] = NAMES
+) -> pa.Table:
     """A table of one or more chunks."""
-    names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=columns_max, unique_by=str.lower))
+    chosen = draw(st.lists(st.sampled_from(names), min_size=1, max_size=columns_max, unique_by=str.lower))
     rows = draw(st.integers(1, rows_max))
     arrays, fields = [], []
-    for name in names:
-        kind, values = draw(_column(depth))
+    for name in chosen:
+        kind, values = draw(_column(depth, tuple(names)))
         nulls = draw(st.sampled_from([st.none() | values, values, st.none()]))
         arrays.append(pa.array(draw(st.lists(nulls, min_size=rows, max_size=rows)), kind))
         fields.append(pa.field(name, kind))

@@ -22,6 +22,7 @@ from buffer_delta.delta.files import DataFile, FileRules, fitted, write_files
 from buffer_delta.delta.stats import StatsRules
 from buffer_delta.errors import NullRefused, SchemaMismatch
 from tests.delta.random_rows import tables
+from tests.delta.wide_rows import wide_table
 
 
 def read(store: Store, file: DataFile) -> pa.Table:
@@ -37,13 +38,21 @@ def same(left: pa.Table, right: pa.Table) -> bool:
     return left.schema == right.schema and repr(left.to_pylist()) == repr(right.to_pylist())
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(tables())
 def test_should_read_back_what_was_written_whatever_the_columns(table: pa.Table) -> None:
     store = open_store("memory://")
     (file,) = write_files(table.to_batches(), FileRules(table.schema), store)
     assert same(read(store, file), table)
     assert json.loads(file.stats)["numRecords"] == table.num_rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_should_read_back_two_hundred_columns_at_once(seed: int) -> None:
+    table = wide_table(seed)
+    store = open_store("memory://")
+    (file,) = write_files(table.to_batches(5), FileRules(table.schema), store)
+    assert same(read(store, file), table)
 
 
 def test_should_write_types_as_spark_does() -> None:
