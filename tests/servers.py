@@ -99,12 +99,16 @@ def run_s3_server(folder: Path) -> Iterator[S3Server]:
     command = [weed, "-logtostderr", "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
     command += ["-filer", "-s3", *listen, "-s3.port.iceberg=0", "-s3.port.lance=0", f"-s3.config={config}"]
     command += ["-s3.autoCreateBucket=false", "-master.telemetry=false"]
-    command += ["-master.volumeSizeLimitMB=64", "-volume.max=0"]
+    # A bucket's first write makes seven volumes, and each that is full makes writers wait for the next seven. They take
+    # no room before they are used, so they are large and there may be many: not as many as would fit the disk.
+    command += ["-master.volumeSizeLimitMB=1024", "-volume.max=2000"]
     endpoint = f"http://127.0.0.1:{ports[6]}"
     with _process(command, folder, ready=lambda: _http_status(f"{endpoint}/healthz") == 200):
         server = S3Server(endpoint, _s3_options(endpoint, "writer"), _s3_options(endpoint, "reader"))
         try:
-            server.new_address().open().put("warm-up", b"")  # the first write can take seconds
+            # Until the volume server's second heartbeat, 5 s after its first, nothing can be written; an empty object
+            # needs no volume, and would not wait for that.
+            server.new_address().open().put("warm-up", b"x")
             yield server
         finally:
             # Its gRPC sockets have fixed names outside our folder.

@@ -58,6 +58,9 @@ DEFAULT_RETRY: Mapping[str, Any] = {
     },
 }
 DEFAULT_CLIENT: Mapping[str, Any] = {"connect_timeout": "5s", "timeout": "60s"}
+PART_BYTES = 16 * 1024 * 1024
+"""A larger object goes up in parts, side by side, so that a hiccup repeats a part and not all of it. A smaller one is
+one request: in parts it would be at least four, of which each is paid for and costs the server more than the bytes."""
 DELETE_CHUNK = 1000  # S3's limit for one request
 DELETE_FAILURES_IN_A_ROW_MAX = 3  # then the store is in trouble: leave the rest for the next time
 
@@ -134,8 +137,14 @@ class CloudStore:
     def put(self, location: str, data: bytes | memoryview) -> None:
         path = self._path(location)
         try:
-            # In parts, a large upload can go on after a hiccup; in memory they would only be copied together again.
-            _native(obstore.put, self._ready(), path, data, use_multipart=False if self._kind == "memory" else None)
+            _native(
+                obstore.put,
+                self._ready(),
+                path,
+                data,
+                use_multipart=False if self._kind == "memory" else None,  # parts would only be copied together again
+                chunk_size=PART_BYTES,
+            )
         except _OBSTORE_ERRORS as error:
             self._raise(error, "write", location)
 

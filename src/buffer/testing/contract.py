@@ -43,7 +43,7 @@ ODD_LOCATIONS = (
     "deep/er/and/deeper/still",
 )
 BAD_LOCATIONS = ("", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/.", "a\0b", "a\nb", "a\x7fb", "a\udc80b")
-BIG_OBJECT_BYTES = 12 << 20  # more than one part of a multipart upload
+BIG_OBJECT_BYTES = 40 << 20  # more than one part of a multipart upload
 THREADS = 8
 
 
