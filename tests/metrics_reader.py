@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from opentelemetry.metrics import set_meter_provider
+from opentelemetry.metrics import get_meter_provider, set_meter_provider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -15,7 +15,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 def reader() -> InMemoryMetricReader:
     """The process's reader; the first call connects it to every instrument of `buffer.metrics`."""
     memory = InMemoryMetricReader()
-    set_meter_provider(MeterProvider([memory], shutdown_on_exit=False))
+    provider = get_meter_provider()
+    if isinstance(provider, MeterProvider):  # a server was here first
+        provider.add_metric_reader(memory)
+    else:
+        set_meter_provider(MeterProvider([memory], shutdown_on_exit=False))
     return memory
 
 

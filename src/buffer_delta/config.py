@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ from buffer.urls import holds_keys
 from buffer_delta.formats.registry import check_name
 
 DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
+ADDRESS = re.compile(r"(?:(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\])?:)?\d{1,5}", re.ASCII)
+"""`HOST:PORT`, as far as that can be told without asking the machine."""
 PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_metadata")
 
 
@@ -75,6 +78,19 @@ class LoaderConfig(ConsumerConfig):
     retry_max_s: float = 30.0
     """The longest pause between two such attempts."""
 
+    # Who may look
+    serve: str | None = None
+    """`HOST:PORT` for `/metrics`, `/healthz`, `/readyz` and a status page while it runs; `127.0.0.1` unless a host is
+    given. Needs the extra `[serve]`; nobody is asked who he is, so open it to others with care."""
+    serve_show_records: bool = False
+    """Show there what errors quote of a record; else it is masked."""
+    serve_stuck_s: float = 600.0
+    """Entries wait and nothing was committed for this long: `/healthz` and `/livez` say `stuck`."""
+    serve_max_lag_s: float | None = None
+    """The oldest entry has waited for this long: `/healthz` says `behind`. Without it a backlog is no fault."""
+    serve_linger_s: float = 15.0
+    """How long `run()` goes on serving after the loader has failed, so that whoever asks can see why."""
+
     # What an operator decides
     on_gap: str = "fail"
     """`skip` accepts that batches between the table and the queue are lost. Never by default."""
@@ -92,9 +108,14 @@ class LoaderConfig(ConsumerConfig):
             "retry_attempts",
         ):
             self._check_int(key, 1)
-        for key in ("trigger_interval_s", "retry_max_s"):
+        for key in ("trigger_interval_s", "retry_max_s", "serve_stuck_s"):
             self._check_number(key, 0.001)
-        for key in ("merge_schema", "adopt"):
+        self._check_number("serve_linger_s", 0)
+        if self.serve_max_lag_s is not None:
+            self._check_number("serve_max_lag_s", 0.001)
+        if self.serve is not None and not (isinstance(self.serve, str) and ADDRESS.fullmatch(self.serve)):
+            raise reject("serve", self.serve, "HOST:PORT, like 127.0.0.1:9464; port 0 takes a free one")
+        for key in ("merge_schema", "adopt", "serve_show_records"):
             self._check_bool(key)
         for key in ("routes", "columns", "table_properties"):
             if not isinstance(getattr(self, key), Mapping):

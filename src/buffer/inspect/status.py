@@ -209,10 +209,20 @@ def queue_status(
     """
     ledger = read_ledger(store, manifest_path)
     manifest = read_manifest(store, manifest_path)
-    oldest, newest = ingestion_times(manifest)
     objects = count_objects(store.list(data_path_prefix), manifest) if data_path_prefix is not None else None
+    return status_of(store.url, manifest_path, manifest, ledger, objects, now_ms=clock.now_ms())
+
+
+# Deciding
+
+
+def status_of(
+    store: str, manifest_path: str, manifest: Manifest, ledger: Ledger | None, objects: Objects | None, *, now_ms: int
+) -> QueueStatus:
+    """What was read, as one value. `store` is the store's public URL."""
+    oldest, newest = ingestion_times(manifest)
     return QueueStatus(
-        store=store.url,
+        store=store,
         manifest=manifest_path,
         epoch=manifest.epoch,
         first_sequence=manifest.first_sequence,
@@ -221,13 +231,10 @@ def queue_status(
         manifest_bytes=len(manifest.to_bytes()),
         oldest_ingestion_ms=oldest,
         newest_ingestion_ms=newest,
-        lag_seconds=_lag_seconds(len(manifest), oldest, clock.now_ms()),
+        lag_seconds=_lag_seconds(len(manifest), oldest, now_ms),
         objects=objects,
         ledger=ledger,
     )
-
-
-# Deciding
 
 
 def ingestion_times(manifest: Manifest) -> tuple[int | None, int | None]:

@@ -28,6 +28,7 @@ from buffer.cli.shell import (
 )
 from buffer.errors import Fenced
 from buffer_delta.cli.demo import demo
+from buffer_delta.cli.serve import serve
 from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.cli.status import status, unblock
@@ -125,7 +126,7 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
         echo("there was nothing to load")
 
 
-for command in (load, status, unblock, demo, completion_command("buffer-delta")):
+for command in (load, status, serve, unblock, demo, completion_command("buffer-delta")):
     cli.add_command(command)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +10,7 @@ import click
 from buffer.cli.look import open_queue
 from buffer.cli.options import LOADER_TABLES, queue_options
 from buffer.cli.printing import echo, print_facts, print_json, print_table
-from buffer.cli.shell import json_option
+from buffer.cli.shell import INTERVAL, json_option
 from buffer.clock import SystemClock
 from buffer.inspect.human import plural
 from buffer.inspect.status import QueueStatus, queue_status, read_manifest
@@ -20,30 +19,19 @@ from buffer_delta.cli.spark import running_spark, spark_options
 from buffer_delta.delta.state import NOTHING
 from buffer_delta.errors import RouteChanged
 from buffer_delta.load.plans import Plans
+from buffer_delta.serve.status import Limits, TableStatus
+from buffer_delta.serve.watch import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@dataclass(frozen=True, slots=True)
-class TableStatus:
-    """How far one table is, next to its queue."""
-
-    table: str
-    exists: bool
-    committed: int | None
-    """The last sequence it holds; None if it has loaded nothing."""
-    lag_batches: int
-    """Batches of the queue that it does not hold yet."""
-    problem: str | None
-    """What keeps the next start of the loader from going on."""
-
-
 @click.command()
 @queue_options
 @spark_options
+@click.option("--max-lag-s", type=INTERVAL, help="Say `behind` if the oldest entry has waited for longer.")
 @json_option
-def status(as_json: bool, **options: Any) -> None:
+def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
     """Compare a queue, its ledger and its tables: what is loaded, what is not, what is in the way.
 
     Nothing is claimed and nothing is changed. The tables are those that the ledger names. `buffer status` shows
@@ -60,10 +48,21 @@ def status(as_json: bool, **options: Any) -> None:
     if found.ledger and found.ledger.app_id:
         with running_spark("buffer-delta status", **_spark_settings(options)) as spark:
             tables = [_table_status(spark, name, found) for name in found.ledger.tables]
+    watch = Watch(store, config, with_objects=False)
+    watch.look()
+    seen = watch.status()
+    seen = dataclasses.replace(
+        seen,
+        queue=found,
+        still_seconds=None,  # one look
+        tables=tuple(tables),
+        backlog_bytes=found.objects.waiting_bytes if found.objects else None,
+        limits=Limits(max_lag_s=max_lag_s),
+    )
     if as_json:
-        print_json({**found.to_dict(), "tables": [dataclasses.asdict(table) for table in tables]})
+        print_json(seen.to_dict())
         return
-    print_facts(found.facts())
+    print_facts({"state": f"{seen.state}: {seen.reason}", **found.facts()})
     if tables:
         echo()
         print_table(
@@ -93,7 +92,7 @@ def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableSt
         problem = f"a gap: the queue goes on at {queue.first_sequence}"
     behind = max(0, queue.next_sequence - 1 - seen.position)
     committed = None if seen.position == NOTHING else seen.position
-    return TableStatus(name, seen.version is not None, committed, behind, problem)
+    return TableStatus(name, seen.version is not None, committed, behind, problem, seen.version)
 
 
 @click.command()

@@ -112,6 +112,10 @@ class DeltaTarget:
         snapshot = self._log.newest()
         return self._log.schema(snapshot) if snapshot else None
 
+    def read(self) -> DataFrame:
+        """The table's rows, as of the query that reads them."""
+        return self._spark.read.format("delta").load(self._path) if self._path else self._spark.table(self._name)
+
     def preflight(self) -> list[str]:
         """What an operator should know before loading: settings under which exactly-once would not hold."""
         snapshot = self._log.newest()

@@ -28,12 +28,14 @@ from buffer_delta.config import LoaderConfig
 from buffer_delta.decode.grouping import choose_count
 from buffer_delta.delta.places import one_spelling
 from buffer_delta.delta.table import DeltaTarget
+from buffer_delta.errors import Blocked
 from buffer_delta.formats import resolve_format
 from buffer_delta.load import checks
 from buffer_delta.load.ports import Done, Rules
 from buffer_delta.load.progress import Progress, html_table
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.retry import PASSING, range_backoff
+from buffer_delta.load.telling import Telling
 from buffer_delta.load.work import SparkWork
 from buffer_delta.spark.blame import brief
 
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
+
+REASONS_MAX = 10  # of dead letters, on the status page
 
 
 class Loader:
@@ -75,8 +79,16 @@ class Loader:
             dlq_strategy=config.strategy(),  # type: ignore[arg-type]  # LoaderConfig has checked the choice
             has_dead_letters=config.dead_letters is not None,
         )
-        watched = {"reached": reached} if reached else {}
-        self._protocol = LoadProtocol(consumer, self._store, self._targets, self._work, self._clock, rules, **watched)
+
+        def told(step: str) -> None:
+            self._telling.reached(step)
+            if reached:
+                reached(step)
+
+        self._protocol = LoadProtocol(
+            consumer, self._store, self._targets, self._work, self._clock, rules, reached=told
+        )
+        self._telling = Telling(config, self._store, self._clock, self._protocol, self._reasons_of)
         self._opened = False
         self._closed = False
         self._stop = StopFlag()
@@ -107,6 +119,7 @@ class Loader:
             raise Closed("this loader was closed; make a new one")
         if self._opened:
             return
+        self._telling.begin()
         for target in self._targets:
             for warning in target.preflight():
                 log.warning("%s", warning)
@@ -114,7 +127,7 @@ class Loader:
         with self._counting_fences():
             self._protocol.open()
         self._opened = True
-        metrics.watch(self)
+        self._telling.opened()
         log.info(
             "loading %s as %s, epoch %d, from sequence %d on",
             self.config.manifest_path,
@@ -144,6 +157,9 @@ class Loader:
                         if end is not None:
                             break
                         self._stop.wait(self.config.trigger_interval_s)
+        except Exception as error:
+            self._linger(error)
+            raise
         finally:
             self.close()
         return self.last_progress
@@ -156,6 +172,14 @@ class Loader:
         """Give the queue back. What was not committed stays in it."""
         self._closed = True
         self._protocol.close()
+        self._telling.close()
+
+    def _linger(self, error: Exception) -> None:
+        """Go on serving for a moment, so that whoever asks can see why it ended. The queue is given back before."""
+        self._telling.ended(error, brief(error))
+        self._protocol.close()
+        if self._telling.server is not None:
+            self._stop.wait(self.config.serve_linger_s)
 
     def __enter__(self) -> Loader:
         return self
@@ -177,13 +201,16 @@ class Loader:
             except Exception as error:
                 if attempt == backoff.attempts_max or not self._is_worth_retrying(error, attempt):
                     raise
-                metrics.retries.add(1)
+                self._telling.failed(brief(error))
                 pause_s = next(pauses)
                 log.warning("the range failed, trying again in %.1f s: %s", pause_s, brief(error))
                 if self._stop.wait(pause_s):
                     raise
                 continue
-            return self._report(done, self._clock.monotonic_s() - started) if done else None
+            if done:
+                return self._report(done, self._clock.monotonic_s() - started)
+            self._telling.waiting()
+            return None
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _is_worth_retrying(self, error: Exception, attempt: int) -> bool:
@@ -222,11 +249,7 @@ class Loader:
             attempts=done.plan.attempts,
         )
         self.last_progress = progress
-        metrics.commits.add(1)
-        metrics.rows.add(progress.rows)
-        metrics.bytes_loaded.add(progress.bytes)
-        metrics.dead_letters.add(progress.dead_letters)
-        metrics.commit_duration_seconds.record(seconds)
+        self._telling.committed(progress, done.commits)
         log.info("%s", progress)
         if self._on_progress:
             self._on_progress(progress)
@@ -239,6 +262,17 @@ class Loader:
         """
         consumer = self._protocol.consumer
         return consumer.known_lag() if consumer is not None else None
+
+    @property
+    def url(self) -> str | None:
+        """Where it is served, while it is."""
+        return self._telling.server.url if self._telling.server else None
+
+    def _reasons_of(self, first: int, last: int) -> dict[str, int]:
+        assert self.config.dead_letters is not None, "there are dead letters"
+        frame = self._targets[-1].read()
+        found = frame.where(frame["_sequence"].between(first, last)).groupBy("error").count()
+        return {row["error"]: row["count"] for row in found.orderBy(found["count"].desc()).limit(REASONS_MAX).collect()}
 
     def _bytes_of(self, descriptors: Sequence[BatchDescriptor]) -> int:
         try:
@@ -253,8 +287,12 @@ class Loader:
     def _counting_fences(self) -> Iterator[None]:
         try:
             yield
-        except Fenced:
+        except Fenced as error:
             metrics.fenced.add(1)
+            self._telling.ended(error)
+            raise
+        except Blocked as error:
+            self._telling.ended(error)
             raise
 
     @contextmanager

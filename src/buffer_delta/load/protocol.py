@@ -111,6 +111,15 @@ class LoadProtocol:
         assert self.consumer is not None, "open() comes first"
         return self.consumer.epoch
 
+    @property
+    def plan(self) -> Plan | None:
+        """The range in hand, or planned last."""
+        return self._plan
+
+    def tables(self) -> Mapping[str, TableState]:
+        """Each table as the last look saw it."""
+        return dict(self._known)
+
     # Start
 
     def open(self) -> None:

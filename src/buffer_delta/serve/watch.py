@@ -1,0 +1,313 @@
+"""Looks at a queue now and then, and puts together what is known: the only maker of a `Status` that is served.
+
+One thread looks (`LOOK_S`). Whoever asks gets what the last look found, judged at this moment: a store that does not
+answer holds up no request, and no request, however many there are, costs the store anything.
+
+What a look costs: the manifest and the ledger, both only if they changed, and, every `LIST_S` at most, a listing that
+begins at the oldest name that is not known yet. Nothing is claimed and nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from buffer.clock import Clock, SystemClock
+from buffer.config import ConsumerConfig
+from buffer.errors import BufferQueueError, ObjectNotFound
+from buffer.inspect.status import QueueStatus, read_manifest, status_of
+from buffer.leases.values import stats_of
+from buffer.ledger.clients import Clients, ClientsView, hole
+from buffer.ledger.leases import LeaseLedger, Leases
+from buffer.ledger.plan import Ledger
+from buffer.manifest import Manifest
+from buffer.marks import newest_marks
+from buffer.names import ledger_path
+from buffer.stopping import StopFlag
+from buffer.store.base import CanHead, CanList, CanPoll, Version
+from buffer_delta.decode.sizes import BatchSizes
+from buffer_delta.serve.facts import LoaderFacts
+from buffer_delta.serve.status import ClientFacts, Limits, Status, TableStatus
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+LIST_S = 30.0
+SIZED_MAX = 20_000  # batches; a longer backlog's bytes are not known
+SAMPLE_S = 10.0
+SAMPLES_KEPT = 360  # one hour
+CLIENTS_SHOWN = 10
+MARKED_ENTRIES_MAX = 20_000  # of a longer queue the marks that still lie in it are not gathered: that reads all of it
+
+
+class CanWatch(CanPoll, CanHead, CanList, Protocol):
+    """What watching needs of a store."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class Watched(Protocol):
+    """A loader in this process."""
+
+    def facts(self) -> LoaderFacts: ...
+
+    def known_manifest(self) -> Manifest | None:
+        """As it saw the manifest last; None while it is not open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the charts are drawn of. Totals, not rates: a missed sample loses nothing."""
+
+    time_ms: int
+    lag_seconds: float | None
+    lag_batches: int | None
+    next_sequence: int | None
+    first_sequence: int | None
+    rows: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the looks have found so far."""
+
+    manifest: Manifest | None = None
+    manifest_version: Version = ""
+    ledger: Ledger | None = None
+    ledger_version: Version = ""
+    leases: Leases | None = None
+    section: Clients | None = None
+    clients: ClientFacts | None = None
+    backlog_bytes: int | None = None
+
+
+class Watch:
+    """What is known of one queue. `look` is for one thread, everything else for any."""
+
+    def __init__(
+        self,
+        store: CanWatch,
+        config: ConsumerConfig,
+        *,
+        loader: Watched | None = None,
+        limits: Limits | None = None,
+        with_objects: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self._store = store
+        self._path = config.manifest_path
+        self._sizes = BatchSizes(store, config.data_path_prefix, kept_max=SIZED_MAX) if with_objects else None
+        self._sized_version: Version = ""
+        self._loader = loader
+        self._limits = limits or Limits()
+        self._clock = clock or SystemClock()
+        self._seen = _Seen()
+        self._problem: str | None = None
+        self._looked_s = self._moved_s = self._clock.monotonic_s()
+        self._listed_s: float | None = None
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
+        self._sampled_s: float | None = None
+        self._stop = StopFlag()
+        self._thread: threading.Thread | None = None
+
+    # Looking
+
+    def look(self) -> None:
+        """Look once. A failure is kept as what it said; it is never raised."""
+        try:
+            seen = self._read()
+        except BufferQueueError as error:
+            if self._problem is None:
+                log.warning("cannot look at the queue: %s", error)
+            self._problem = str(error)
+        except Exception as error:
+            log.warning("a look at the queue failed", exc_info=True)
+            self._problem = f"{type(error).__name__}: {error}"
+        else:
+            now_s = self._clock.monotonic_s()
+            if _has_moved(self._seen, seen):
+                self._moved_s = now_s
+            self._seen, self._problem, self._looked_s = seen, None, now_s
+        self._sample()
+
+    def _read(self) -> _Seen:
+        """Everything that can fail for what an object holds fails here, not where somebody asks."""
+        ledger, ledger_version, leases, section = self._read_ledger()
+        manifest, version = self._read_manifest()
+        status_of(self._store.url, self._path, manifest, ledger, None, now_ms=self._clock.now_ms())
+        if leases is not None:
+            stats_of(leases, manifest.next_sequence, self._clock.now_ms())
+        same = (version, ledger_version) == (self._seen.manifest_version, self._seen.ledger_version)
+        clients = self._seen.clients if same else _client_facts(section, manifest) if section is not None else None
+        return _Seen(
+            manifest, version, ledger, ledger_version, leases, section, clients, self._backlog_bytes(manifest, version)
+        )
+
+    def _backlog_bytes(self, manifest: Manifest, version: Version) -> int | None:
+        if not manifest.entry_count:
+            return 0
+        if self._sizes is None or manifest.entry_count > SIZED_MAX:
+            return None
+        now_s = self._clock.monotonic_s()
+        fresh = self._listed_s is not None and now_s - self._listed_s < LIST_S
+        if fresh or version == self._sized_version:
+            return self._seen.backlog_bytes
+        self._listed_s, self._sized_version = now_s, version
+        return sum(self._sizes.look_up(list(manifest)).values())
+
+    def _read_manifest(self) -> tuple[Manifest, Version]:
+        seen = self._seen
+        try:
+            found = (
+                self._store.get_if_changed(self._path, seen.manifest_version)
+                if seen.manifest is not None
+                else self._store.get(self._path)
+            )
+        except ObjectNotFound:
+            read_manifest(self._store, self._path)  # says what that means
+            raise
+        if found is None:
+            assert seen.manifest is not None, "it was asked for as a change"
+            return seen.manifest, seen.manifest_version
+        return Manifest.from_bytes(found.data, location=self._path), found.version
+
+    def _read_ledger(self) -> tuple[Ledger | None, Version, Leases | None, Clients | None]:
+        seen, path = self._seen, ledger_path(self._path)
+        try:
+            found = (
+                self._store.get_if_changed(path, seen.ledger_version) if seen.ledger_version else self._store.get(path)
+            )
+        except ObjectNotFound:
+            return None, "", None, None
+        if found is None:
+            return seen.ledger, seen.ledger_version, seen.leases, seen.section
+        return (
+            Ledger.from_bytes(found.data, location=path),
+            found.version,
+            LeaseLedger.from_bytes(found.data, location=path).leases,
+            ClientsView.from_bytes(found.data, location=path).clients,
+        )
+
+    # Telling
+
+    def status(self) -> Status:
+        """What is known, judged now."""
+        seen, problem, now_ms, now_s = self._seen, self._problem, self._clock.now_ms(), self._clock.monotonic_s()
+        loader = self._loader.facts() if self._loader else None
+        known = self._loader.known_manifest() if self._loader else None
+        manifest = _newer(seen.manifest, known)
+        queue = None
+        if manifest is not None:
+            queue = status_of(self._store.url, self._path, manifest, seen.ledger, None, now_ms=now_ms)
+        leases = None
+        if seen.leases is not None and manifest is not None:
+            leases = stats_of(seen.leases, manifest.next_sequence, now_ms)
+        return Status(
+            time_ms=now_ms,
+            queue=queue,
+            queue_problem=problem,
+            queue_seconds=now_s - self._looked_s,
+            still_seconds=now_s - self._moved_s,
+            loader=loader,
+            tables=_tables(loader, queue),
+            leases=leases,
+            clients=seen.clients,
+            backlog_bytes=seen.backlog_bytes if manifest is None or manifest.entry_count else 0,
+            limits=self._limits,
+        )
+
+    def history(self) -> list[Sample]:
+        """The last hour, the newest last."""
+        return list(self._samples)
+
+    def _sample(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._sampled_s is not None and now_s - self._sampled_s < SAMPLE_S:
+            return
+        self._sampled_s = now_s
+        status = self.status()
+        self._samples.append(
+            Sample(
+                status.time_ms,
+                status.lag_seconds,
+                status.lag_batches,
+                status.queue.next_sequence if status.queue else None,
+                status.queue.first_sequence if status.queue else None,
+                status.loader.rows if status.loader else None,
+                status.loader.bytes if status.loader else None,
+            )
+        )
+
+    # Living
+
+    def start(self, look_s: float = LOOK_S) -> None:
+        def run() -> None:
+            self.look()
+            while not self._stop.wait(look_s):
+                self.look()
+
+        self._thread = threading.Thread(target=run, name="buffer-delta-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. A look that hangs in the store is not waited for: it changes nothing."""
+        self._stop.set()
+
+
+# Deciding
+
+
+def _has_moved(before: _Seen, now: _Seen) -> bool:
+    """Whether somebody took something from the queue, or there is nothing to take."""
+    if before.manifest is None or now.manifest is None or not now.manifest.entry_count:
+        return True
+    if before.leases is not None and now.leases is not None and before.leases != now.leases:
+        return True
+    return before.manifest.first_sequence != now.manifest.first_sequence
+
+
+def _newer(looked: Manifest | None, known: Manifest | None) -> Manifest | None:
+    """Of the watch's own look and the loader's the one that knows more."""
+    if looked is None or known is None:
+        return known if looked is None else looked
+    return max((looked, known), key=lambda m: (m.epoch, m.first_sequence, m.next_sequence))
+
+
+def _tables(loader: LoaderFacts | None, queue: QueueStatus | None) -> tuple[TableStatus, ...]:
+    """As the loader saw them; else only their names, which the ledger has: looking at them needs Spark."""
+    if loader is not None and loader.tables:
+        end = queue.next_sequence - 1 if queue else None
+        return tuple(
+            TableStatus(
+                table=seen.table,
+                exists=seen.version is not None,
+                committed=seen.position,
+                lag_batches=None if end is None else max(0, end - (-1 if seen.position is None else seen.position)),
+                version=seen.version,
+            )
+            for seen in loader.tables
+        )
+    names = queue.ledger.tables if queue and queue.ledger else ()
+    return tuple(TableStatus(name, None, None, None) for name in names)
+
+
+def _client_facts(clients: Clients, manifest: Manifest) -> ClientFacts:
+    marks = dict(clients.marks)
+    if manifest.entry_count <= MARKED_ENTRIES_MAX:
+        for name, mark in newest_marks(manifest).items():
+            known = marks.get(name)
+            if known is None or mark.client_seq > known.client_seq:
+                marks[name] = mark
+    lost = hole(clients, manifest)
+    newest = sorted(marks.items(), key=lambda item: item[1].sequence, reverse=True)[:CLIENTS_SHOWN]
+    return ClientFacts(
+        count=len(marks),
+        lost=(lost.first, lost.last) if lost else None,
+        newest=tuple((name, mark.client_seq, mark.sequence) for name, mark in newest),
+    )

@@ -1,0 +1,216 @@
+"""In whatever state a loader is, health, metrics, JSON and `buffer-delta status` say the same, and it is right."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from buffer.config import ConsumerConfig
+from buffer.consume.consumer import Consumer
+from buffer.inspect.status import read_ledger
+from buffer.ledger.plan import Blocked as BlockedState
+from buffer.ledger.plan import Ledger, Plan
+from buffer.names import ledger_path
+from buffer.store import Store
+from buffer.testing import ManualClock
+from buffer_delta.errors import Blocked
+from buffer_delta.serve.server import StatusServer
+from buffer_delta.serve.status import STATES, Limits
+from tests.serve.serve_support import TABLE, FakeLoader, fenced, filled, get_json, scrape, served
+
+MANIFEST = "ingest/manifest"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def views(server: StatusServer, store: Store) -> dict[str, Any]:
+    """What each view says of the state; they must agree. Returns the JSON."""
+    code, health = get_json(server, "/healthz")
+    _, status = get_json(server, "/api/status")
+    metrics = scrape(server)
+    queue = f"{store.url} {MANIFEST}"
+    states = {s: metrics["buffer_delta_state" + json.dumps({"queue": queue, "state": s})] for s in STATES}
+    assert [s for s, is_in in states.items() if is_in] == [health["state"]] == [status["state"]]
+    assert (code == 200) == health["healthy"] == status["healthy"]
+    assert metrics["buffer_delta_healthy" + json.dumps({"queue": queue})] == float(code == 200)
+    for name in ("lag_seconds", "lag_batches", "backlog_bytes", "epoch", "next_sequence"):
+        shown = metrics.get(f"buffer_delta_{name}" + json.dumps({"queue": queue}))
+        assert shown == status[name], name
+    assert metrics["buffer_delta_plan_attempts" + json.dumps({"queue": queue})] == status["attempts"]
+    assert get_json(server, "/readyz")[0] == (200 if status["ready"] else 503)
+    return dict(status)
+
+
+def test_should_be_idle_with_an_empty_queue(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        assert views(server, memory)["state"] == "starting"
+        loader.open(consumer.epoch)
+        consumer.next_descriptors(3)
+        consumer.ack_through(2)
+        loader.commit(0, 2, rows=30)
+        loader.known = consumer.known()
+        clock.advance(10_000)  # nothing comes for hours: that is no fault
+        server.watch.look()
+        status = views(server, memory)
+        assert (status["state"], status["lag_seconds"], status["length"]) == ("idle", 0, 0)
+        assert status["tables"] == [
+            {"table": TABLE, "exists": True, "committed": 2, "lag_batches": 0, "problem": None, "version": 3}
+        ]
+        metrics = scrape(server)
+        queue = f"{memory.url} {MANIFEST}"
+        assert metrics["buffer_delta_since_commit_seconds" + json.dumps({"queue": queue})] == 10_000
+        assert metrics["buffer_delta_table_position" + json.dumps({"queue": queue, "table": TABLE})] == 2
+
+
+def test_should_be_idle_beside_an_empty_queue(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock, 1)
+    consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+    consumer.next_descriptors(1)
+    consumer.ack_through(0)
+    with served(memory, clock) as server:
+        assert views(server, memory)["state"] == "idle"
+        assert server.watch.history()[0].next_sequence == 1
+
+
+def test_should_be_stuck_when_entries_wait_and_nothing_is_committed(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        loader.open()
+        loader.recorder.planned(0, 2, 1)
+        assert views(server, memory)["state"] == "loading"
+        loader.recorder.failed("the store does not answer")
+        clock.advance(60)
+        server.watch.look()
+        status = views(server, memory)
+        assert (status["state"], status["healthy"]) == ("retrying", True)
+        loader.recorder.planned(0, 2, 2)
+        loader.recorder.failed("the store does not answer")
+        clock.advance(560)
+        server.watch.look()
+        status = views(server, memory)
+        assert status["state"] == "stuck"
+        assert "no commit for 10 min 20 s: the store does not answer" in status["reason"]
+        assert get_json(server, "/livez")[0] == 503
+        loader.commit(0, 2)
+        clock.advance(1)
+        assert views(server, memory)["state"] == "waiting", "it got on: the rest is a backlog, not a fault"
+        assert get_json(server, "/livez")[0] == 200
+
+
+def test_should_be_blocked_as_the_ledger_says_with_a_loader_and_without(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    reason = "2 batches cannot be read: 'secret value' is no number"
+    ledger = Ledger(
+        queue_id="01TEST",
+        epoch=1,
+        app_id="buffer/01TEST",
+        tables=(TABLE,),
+        born=True,
+        next_sequence=3,
+        plan=Plan(-1, 0, 2, attempts=6, quarantined={1: "value {'name': 'secret'}"}),
+        blocked=BlockedState(0, 2, reason, {1: 'no frame: "secret"'}),
+    )
+    memory.put(ledger_path(MANIFEST), ledger.to_bytes())
+    loader = FakeLoader(clock)
+    loader.recorder.ended(Blocked(reason))
+    for beside in (None, loader):
+        with served(memory, clock, beside) as server:
+            status = views(server, memory)
+            assert status["state"] == "blocked"
+            assert (status["attempts"], status["ready"]) == (6, False)
+            assert status["reason"] == "batches 0..2: 2 batches cannot be read: '…' is no number"
+            assert "secret" not in json.dumps(status)
+            assert get_json(server, "/livez")[0] == 200, "a restart would block again"
+    with served(memory, clock, loader, show_records=True) as server:
+        assert "secret value" in views(server, memory)["reason"]
+    assert read_ledger(memory, MANIFEST) == ledger, "looking changes nothing"
+
+
+def test_should_be_fenced_as_soon_as_another_epoch_is_seen(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    config = ConsumerConfig(store=memory, gc_enabled=False)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        consumer = Consumer.new(config, clock=clock)
+        loader.open(consumer.epoch)
+        loader.known = consumer.known()
+        server.watch.look()
+        assert views(server, memory)["state"] == "waiting"
+        Consumer.new(config, clock=clock)
+        clock.advance(1)
+        server.watch.look()
+        assert views(server, memory)["state"] == "fenced", "before the loader itself has noticed"
+        loader.recorder.ended(fenced())
+        clock.advance(1)
+        assert views(server, memory)["reason"] == "another consumer claimed the queue"
+        assert get_json(server, "/livez")[0] == 200, "a restart would start a duel"
+
+
+def test_should_be_behind_only_where_there_is_a_limit(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    clock.advance(301)
+    with served(memory, clock) as server:
+        assert views(server, memory)["state"] == "waiting"
+    with served(memory, clock, limits=Limits(max_lag_s=300)) as server:
+        status = views(server, memory)
+        assert (status["state"], status["ready"], status["healthy"]) == ("behind", True, False)
+
+
+def test_should_see_a_queue_that_nobody_takes_from_without_a_loader(memory: Store, clock: ManualClock) -> None:
+    filled(memory, clock)
+    with served(memory, clock) as server:
+        clock.advance(601)
+        server.watch.look()
+        assert views(server, memory)["state"] == "stuck"
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        consumer.next_descriptors(1)
+        consumer.ack_through(0)
+        clock.advance(1)
+        server.watch.look()
+        assert views(server, memory)["state"] == "waiting"
+
+
+def test_should_be_unreachable_without_a_queue_and_recover(memory: Store, clock: ManualClock) -> None:
+    with served(memory, clock) as server:
+        code, health = get_json(server, "/healthz")
+        assert (code, health["state"]) == (503, "unreachable")
+        assert "there is no queue yet" in health["reason"]
+        filled(memory, clock)
+        clock.advance(1)
+        server.watch.look()
+        assert views(server, memory)["state"] == "waiting"
+        memory.put(MANIFEST, b"garbage")
+        clock.advance(30)
+        server.watch.look()
+        assert views(server, memory)["state"] == "waiting", "one failed look is no alarm"
+        clock.advance(31)
+        server.watch.look()
+        status = views(server, memory)
+        assert status["state"] == "unreachable"
+        assert "manifest" in status["queue_problem"]
+
+
+def test_should_show_leases_and_clients_where_the_queue_has_them(memory: Store, clock: ManualClock) -> None:
+    from buffer.config import LeaseConfig, ProducerConfig
+    from buffer.leases import LeaseQueue
+    from buffer.produce.producer import Producer
+
+    with Producer(ProducerConfig(store=memory), client_id="sensor-<7>") as producer:
+        producer.produce([b"a"])
+        producer.flush()
+    queue = LeaseQueue.open(ConsumerConfig(store=memory, gc_enabled=False), LeaseConfig(), clock=clock)
+    queue.consume(1)
+    with served(memory, clock) as server:
+        _, status = get_json(server, "/api/status")
+        assert (status["leases"]["depth"], status["leases"]["in_flight"]) == (1, 1)
+        assert status["clients"] == {"count": 1, "lost": None, "newest": [["sensor-<7>", 0, 0]]}
+    queue.close()
