@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## The main job on local files: produce, load, kill -9 in the middle of a commit, go on, check
-	@$(BIN)/buffer-delta demo
+demo: setup ## The main job on local files: produce, load, kill -9 in a commit, go on, check; SERVE=9464 serves it
+	@$(BIN)/buffer-delta demo $(if $(SERVE),--serve $(SERVE))
 
 test: setup ## Run all tests, in several processes: JOBS=3
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup

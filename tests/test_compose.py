@@ -22,6 +22,8 @@ from tests.servers import S3Server
 ROOT = Path(__file__).parent.parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
+OTHERS = {"prometheus", "grafana"}
+"""Images of others."""
 
 
 def words(command: str | list[str]) -> list[str]:
@@ -45,6 +47,8 @@ def program_calls() -> list[tuple[str, list[str]]]:
     """Every call of a program, in a command or in a health check."""
     calls = []
     for name, service in SERVICES.items():
+        if name in OTHERS:
+            continue
         command, check = words(service["command"]), words(service.get("healthcheck", {}).get("test", ["NONE"]))
         found = pipeline(command[2]) if command[:2] == ["sh", "-c"] else [command]
         found += pipeline(check[1]) if check[0] == "CMD-SHELL" else [check[1:]]
@@ -55,13 +59,14 @@ def program_calls() -> list[tuple[str, list[str]]]:
 CALLS = program_calls()
 
 
-def test_should_have_the_four_services_and_the_bucket() -> None:
-    assert set(SERVICES) == {"s3", "bucket", "producer", "loader", "jupyter"}
+def test_should_have_the_four_services_the_bucket_and_who_watches() -> None:
+    assert set(SERVICES) == {"s3", "bucket", "producer", "loader", "jupyter", *OTHERS}
+    assert all(re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", SERVICES[name]["image"]) for name in OTHERS)
 
 
 def test_should_listen_on_loopback_only() -> None:
     ports = [str(port) for service in SERVICES.values() for port in service.get("ports", [])]
-    assert len(ports) == 2
+    assert len(ports) == 5
     assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for port in ports)
     assert not any("network_mode" in service for service in SERVICES.values())
 
@@ -81,7 +86,9 @@ def test_should_start_in_an_order_in_which_all_is_there() -> None:
 
 def test_should_mount_only_volumes_that_are_declared() -> None:
     mounted = {volume.split(":")[0] for service in SERVICES.values() for volume in service.get("volumes", [])}
-    assert mounted == set(COMPOSE["volumes"])
+    assert {name for name in mounted if not name.startswith("./")} == set(COMPOSE["volumes"])
+    for folder in (name for name in mounted if name.startswith("./")):
+        assert (ROOT / folder).is_dir(), folder
 
 
 def test_should_name_files_and_extras_that_exist() -> None:
@@ -90,9 +97,10 @@ def test_should_name_files_and_extras_that_exist() -> None:
         if line.startswith("COPY"):
             for source in line.split()[2:-1]:
                 assert (ROOT / source).exists(), source
-    assert "'.[spark]'" in dockerfile
-    assert "\nspark = [" in (ROOT / "pyproject.toml").read_text()
-    assert all(service["build"] == SERVICES["s3"]["build"] for service in SERVICES.values())
+    assert "'.[spark,serve]'" in dockerfile
+    for extra in ("spark", "serve"):
+        assert f"\n{extra} = [" in (ROOT / "pyproject.toml").read_text()
+    assert all(service["build"] == SERVICES["s3"]["build"] for name, service in SERVICES.items() if name not in OTHERS)
 
 
 @pytest.mark.parametrize(("service", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else value[0])
@@ -113,6 +121,7 @@ def test_should_give_the_loader_settings_that_it_accepts(monkeypatch: pytest.Mon
     assert config.store == "s3://buffer/sensors"
     assert config.store_options == {"client_options": {"allow_http": True}}
     assert config.format["schema"] == "id BIGINT, sensor STRING, at_ms BIGINT, value DOUBLE"
+    assert (config.serve, config.serve_max_lag_s) == ("0.0.0.0:9464", 120)
     (mount,) = loader["volumes"]
     assert config.table.startswith(mount.split(":")[1])
 
@@ -159,3 +168,14 @@ def run_here(command: list[str], environment: dict[str, str]) -> subprocess.Comp
         timeout=PROGRAM_TIMEOUT_S,
         check=False,
     )
+
+
+def test_should_scrape_the_loader_where_it_serves() -> None:
+    scraping = yaml.safe_load((ROOT / "ops/prometheus/prometheus.yml").read_text())
+    (job,) = scraping["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["loader:9464"]}]
+    assert scraping["rule_files"] == ["/etc/prometheus/alerts.yml"]
+    source = yaml.safe_load((ROOT / "ops/grafana/provisioning/datasources/prometheus.yml").read_text())
+    assert source["datasources"][0]["url"] == "http://prometheus:9090"
+    boards = yaml.safe_load((ROOT / "ops/grafana/provisioning/dashboards/buffer-delta.yml").read_text())
+    assert boards["providers"][0]["options"]["path"] in str(SERVICES["grafana"]["volumes"])

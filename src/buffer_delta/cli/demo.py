@@ -26,10 +26,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from buffer.cli.interrupts import check_interrupt
+from buffer.cli.interrupts import InterruptibleClock, check_interrupt
 from buffer.cli.printing import PIPED_WIDTH, cell, is_terminal, print_json, printable
 from buffer.cli.shell import DONE, FAILED, Seconds, json_option, session_options
 from buffer.clock import SystemClock
+from buffer.config import ConsumerConfig
 from buffer.errors import InvalidInput, ObjectNotFound, StoreUnusable
 from buffer.inspect.status import read_ledger, read_manifest
 from buffer.ledger.plan import Plan
@@ -38,6 +39,7 @@ from buffer_delta.cli.demo_worker import SCHEMA
 from buffer_delta.cli.spark import explaining_spark
 from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import SparkUnusable
+from buffer_delta.serve.server import DEFAULT_ADDRESS, StatusServer
 
 MANIFEST = "ingest/manifest"
 MARKER = ".buffer-delta-demo"
@@ -60,9 +62,12 @@ KILL_STEPS = {
 @click.option("--events", type=click.IntRange(CALLS), default=100_000, show_default=True, help="Of each producer.")
 @click.option("--seconds", type=Seconds(), default=25.0, show_default=True, help="How long they write.")
 @click.option("--kill-at", type=click.Choice(list(KILL_STEPS)), default="appended", show_default=True)
+@click.option("--serve", metavar="HOST:PORT", help="Afterwards, serve the queue's status page until Ctrl-C.")
 @json_option
 @session_options
-def demo(folder: Path, producers: int, events: int, seconds: float, kill_at: str, as_json: bool) -> int:
+def demo(
+    folder: Path, producers: int, events: int, seconds: float, kill_at: str, serve: str | None, as_json: bool
+) -> int:
     """Produce, load, kill the loader with -9 in the middle of a commit, start it again, count.
 
     Everything happens on local files below --folder, which is made anew by every run and left there for you to
@@ -72,6 +77,7 @@ def demo(folder: Path, producers: int, events: int, seconds: float, kill_at: str
     Examples:
       buffer-delta demo
       buffer-delta demo --events 1000000 --kill-at planned
+      buffer-delta demo --serve 127.0.0.1:9464       with the status page, which stays up
     """
     with explaining_spark():
         from buffer_delta.spark.session import check_java
@@ -80,13 +86,39 @@ def demo(folder: Path, producers: int, events: int, seconds: float, kill_at: str
     story = Story(quiet=as_json)
     prepare_folder(folder)
     with ExitStack() as stack:
+        server = _served(serve, folder.resolve(), stack) if serve is not None else None
+        if server is not None:
+            story.tell(f"watch it at {server.url}")
         run = Run(folder.resolve(), story, stack, kill_at)
         result = run.play([f"producer-{number + 1}" for number in range(producers)], events, seconds)
-    if as_json:
-        print_json(result, default=str)
-    else:
-        show(story, result, folder)
+        if as_json:
+            print_json(result, default=str)
+        else:
+            show(story, result, folder)
+        if server is not None:
+            story.console.print(Text(f"The status page stays at {server.url} until Ctrl-C"))
+            _wait_for_ctrl_c()
+        elif not as_json:
+            story.console.print(Text(f"Its status page: buffer-delta serve --store {printable(str(folder))}/queue"))
+            story.console.print(Text(f"                 then open http://{DEFAULT_ADDRESS}/"))
     return DONE if is_exact(result) else FAILED
+
+
+def _served(address: str, folder: Path, stack: ExitStack) -> StatusServer:
+    config = ConsumerConfig(store=str(folder / "queue"))
+    server = StatusServer(address, open_store(config.store), config)
+    server.start(look_s=1.0)
+    stack.callback(server.close)
+    return server
+
+
+def _wait_for_ctrl_c() -> None:
+    clock = InterruptibleClock()
+    try:
+        while True:
+            clock.sleep(3600.0)
+    except KeyboardInterrupt:
+        return
 
 
 def is_exact(result: dict[str, Any]) -> bool:

@@ -79,23 +79,23 @@ class Telling:
     def begin(self) -> None:
         """Before anything is claimed. Raises InvalidConfig if it cannot serve where it should."""
         config = self._config
+        if config.serve is not None and self.server is None:
+            from buffer_delta.serve.server import StatusServer
+
+            self.server = StatusServer(
+                config.serve,
+                self._store,
+                config,
+                loader=self,
+                limits=self._limits,
+                show_records=config.serve_show_records,
+                clock=self._clock,
+            )
+            self.server.start()
+            log.info("status, health and metrics at %s", self.server.url)
+        # After the server: its reader counts from when it is there.
         metrics.begin(name for name in config.tables() if name != config.dead_letters)
         metrics.watch(self)
-        if config.serve is None or self.server is not None:
-            return
-        from buffer_delta.serve.server import StatusServer
-
-        self.server = StatusServer(
-            config.serve,
-            self._store,
-            config,
-            loader=self,
-            limits=self._limits,
-            show_records=config.serve_show_records,
-            clock=self._clock,
-        )
-        self.server.start()
-        log.info("status, health and metrics at %s", self.server.url)
 
     def opened(self) -> None:
         self._recorder.opened(self._protocol.app_id, self._protocol.epoch, self._tables())
