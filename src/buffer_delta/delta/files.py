@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -126,7 +127,7 @@ class FileRules:
     @property
     def file_schema(self) -> pa.Schema:
         """The columns that are in a file."""
-        return pa.schema([_nullable(f) for f in self.schema if f.name not in self.partition_by])
+        return pa.schema([f for f in _nullable_schema(self.schema) if f.name not in self.partition_by])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +185,12 @@ def fitted(batch: pa.RecordBatch, rules: FileRules) -> pa.RecordBatch:
     unknown = [name for name in batch.schema.names if rules.schema.get_field_index(name) < 0]
     if unknown or len(set(batch.schema.names)) < len(batch.schema.names):
         raise _mismatch(unknown or batch.schema.names, "the table has no such column, or the rows have it twice")
-    columns = []
-    for wanted in rules.schema:
+    schema, columns = _nullable_schema(rules.schema), []
+    for wanted in schema:
         at = batch.schema.get_field_index(wanted.name)
-        if at < 0:
-            columns.append(pa.nulls(batch.num_rows, _nullable(wanted).type))
-            continue
-        columns.append(_as_type(batch.column(at), _nullable(wanted)))
-    rows = pa.RecordBatch.from_arrays(columns, schema=pa.schema([_nullable(f) for f in rules.schema]))
+        is_there = at >= 0
+        columns.append(_as_type(batch.column(at), wanted) if is_there else pa.nulls(batch.num_rows, wanted.type))
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     for path in rules.not_null:
         _refuse_nulls(rows, path, is_partition=path[0] in rules.partition_by)
     return rows
@@ -221,7 +220,6 @@ class _OpenFile:
         return self._sink.tell() if self._parquet is not None else 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        self._stats.add(rows)
         self.rows += rows.num_rows
         self._waiting.append(rows)
         self._waiting_rows += rows.num_rows
@@ -239,6 +237,7 @@ class _OpenFile:
 
     def _encode(self) -> None:
         table = pa.Table.from_batches(self._waiting, self._schema)
+        self._stats.add(table)  # here and not in `add`: it costs as much for a piece of ten rows as for all of them
         if self._parquet is None:
             self._parquet = pq.ParquetWriter(
                 self._sink,
@@ -350,8 +349,13 @@ def _refuse_nulls(rows: pa.RecordBatch, path: tuple[str, ...], *, is_partition: 
         )
 
 
+@lru_cache(maxsize=8)
+def _nullable_schema(given: pa.Schema) -> pa.Schema:
+    """The columns as they are in a file."""
+    return pa.schema([_nullable(each) for each in given])
+
+
 def _nullable(given: pa.Field) -> pa.Field:
-    """The field as it is in a file."""
     return pa.field(given.name, _nullable_type(given.type))
 
 

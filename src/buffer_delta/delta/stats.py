@@ -85,7 +85,7 @@ class Leaf:
         self._min: Any = None
         self._max: Any = None
 
-    def add(self, values: pa.Array) -> None:
+    def add(self, values: pa.Array | pa.ChunkedArray) -> None:
         self.nulls += values.null_count
         if values.null_count == len(values) or not _has_bounds(self.kind):
             return
@@ -109,7 +109,7 @@ class Leaf:
 
 
 class FileStats:
-    """Collects over the batches of one file."""
+    """Collects over the rows of one file, batch by batch or many at once."""
 
     def __init__(self, rules: StatsRules, schema: pa.Schema) -> None:
         """`schema`: the columns in the file, without those the table is partitioned by."""
@@ -117,10 +117,10 @@ class FileStats:
         self._tree = rules.select(schema)
         self._rows = 0
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        self._rows += batch.num_rows
+    def add(self, rows: pa.RecordBatch | pa.Table) -> None:
+        self._rows += rows.num_rows
         for name, node in self._tree.items():
-            _add(node, batch.column(name))
+            _add(node, rows.column(name))
 
     def to_json(self) -> str:
         prefix = self._rules.string_prefix
@@ -250,7 +250,7 @@ def _leaves(tree: Tree) -> Iterator[Leaf]:
 # Values
 
 
-def _add(node: Tree | Leaf, values: pa.Array) -> None:
+def _add(node: Tree | Leaf, values: pa.Array | pa.ChunkedArray) -> None:
     if isinstance(node, Leaf):
         node.add(values)
         return
@@ -272,7 +272,7 @@ def _has_bounds(kind: pa.DataType) -> bool:
     )
 
 
-def _bounds(values: pa.Array, kind: pa.DataType) -> Iterator[tuple[Any, Any]]:
+def _bounds(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> Iterator[tuple[Any, Any]]:
     if pa.types.is_floating(kind):
         yield from _float_bounds(values)
         return
@@ -284,7 +284,7 @@ def _bounds(values: pa.Array, kind: pa.DataType) -> Iterator[tuple[Any, Any]]:
     yield found["min"].as_py(), found["max"].as_py()
 
 
-def _float_bounds(values: pa.Array) -> Iterator[tuple[Any, Any]]:
+def _float_bounds(values: pa.Array | pa.ChunkedArray) -> Iterator[tuple[Any, Any]]:
     """As numpy's scalars of the column's own width, which are printed the shorter."""
     numbers = values.drop_null().to_numpy(zero_copy_only=False)
     nan = np.isnan(numbers)
