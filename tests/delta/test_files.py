@@ -18,7 +18,8 @@ from buffer.store import Store, open_store
 from buffer.testing.clock import ManualClock
 from buffer.testing.faulty import FaultyStore
 from buffer_delta.delta import files as files_module
-from buffer_delta.delta.files import DataFile, FileRules, fitted, write_files
+from buffer_delta.delta.files import DataFile, FileRules, write_files
+from buffer_delta.delta.fitting import fitted, widens
 from buffer_delta.delta.stats import StatsRules
 from buffer_delta.errors import NullRefused, SchemaMismatch
 from tests.delta.random_rows import tables
@@ -283,6 +284,65 @@ def test_should_fill_in_missing_columns_and_widen_but_lose_nothing() -> None:
         fitted(pa.RecordBatch.from_pydict({"a": [1.5]}), FileRules(schema))
     with pytest.raises(NullRefused):
         fitted(pa.RecordBatch.from_pydict({"a": [1]}), FileRules(schema, not_null=(("b",),)))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (pa.float64(), pa.float32()),  # to infinity
+        (pa.int64(), pa.float64()),
+        (pa.int64(), pa.int32()),
+        (pa.uint8(), pa.int64()),
+        (pa.timestamp("us"), pa.date32()),  # without its time of day
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.date32(), pa.timestamp("us")),
+        (pa.string(), pa.int64()),
+        (pa.int64(), pa.string()),
+        (pa.binary(), pa.string()),
+        (pa.bool_(), pa.int64()),
+        (pa.int64(), pa.timestamp("us")),
+        (pa.decimal128(5, 2), pa.decimal128(5, 1)),
+        (pa.decimal128(5, 2), pa.decimal128(5, 3)),
+        (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())])),  # without a field
+        (pa.list_(pa.float64()), pa.list_(pa.float32())),
+        (pa.map_(pa.string(), pa.string()), pa.map_(pa.string(), pa.int64())),
+    ],
+)
+def test_should_not_use_what_arrow_would_cast_with_a_loss(given: pa.DataType, wanted: pa.DataType) -> None:
+    assert not widens(given, wanted)
+    rows = pa.RecordBatch.from_arrays([pa.nulls(1, given)], names=["c"])
+    with pytest.raises(SchemaMismatch, match="does not hold every value"):
+        fitted(rows, FileRules(pa.schema([("c", wanted)])))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "value"),
+    [
+        (pa.int8(), pa.int64(), 7),
+        (pa.float32(), pa.float64(), 0.5),
+        (pa.null(), pa.date32(), None),
+        (pa.large_string(), pa.string(), "é"),
+        (pa.large_binary(), pa.binary(), b"x"),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC"), None),
+        (pa.decimal128(5, 2), pa.decimal128(8, 3), None),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string(), "a"),
+        (pa.list_(pa.int32()), pa.list_(pa.int64()), [1, None]),
+        (pa.map_(pa.string(), pa.int32()), pa.map_(pa.string(), pa.int64()), [("k", 1)]),
+        (pa.struct([("b", pa.int8())]), pa.struct([("a", pa.string()), ("b", pa.int32())]), {"b": 1}),
+    ],
+)
+def test_should_widen_what_the_wider_type_holds(given: pa.DataType, wanted: pa.DataType, value: Any) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array([value, None], given)], names=["c"])
+    found = fitted(rows, FileRules(pa.schema([("c", wanted)])))["c"].to_pylist()
+    assert found == [{"a": None, "b": 1} if isinstance(value, dict) else value, None]
+
+
+def test_should_not_cut_a_finer_time() -> None:
+    fine = pa.timestamp("ns")
+    rules = FileRules(pa.schema([("c", pa.timestamp("us"))]))
+    assert fitted(pa.RecordBatch.from_arrays([pa.array([5000], fine)], names=["c"]), rules).num_rows == 1
+    with pytest.raises(SchemaMismatch, match="lose data"):
+        fitted(pa.RecordBatch.from_arrays([pa.array([5001], fine)], names=["c"]), rules)
 
 
 def test_should_report_a_store_that_fails_and_write_no_more() -> None:
