@@ -10,6 +10,12 @@ A guard looks at the ledger when it opens. From then on the manifest alone tells
 appended since is still there to be looked at; where some are gone already, the ledger has their marks. So appending
 with a client id costs no request more than without one, unless the readers are faster than the producer's own looks.
 
+**Twins.** A guard that is `alone` knows the mark that it left in the queue last, or found there when it opened. Any
+other one there was left by somebody else: a second producer with the same client id, or an earlier run whose last write
+landed late. Then nothing more is appended, even if the number to come is higher: where numbers have gaps, two producers
+would take turns for ever, and each would take the other's calls for its own. Whoever shares a client id on purpose, and
+agrees on the numbers by other means (`leases.marked`), is not alone.
+
 What a process that dies leaves behind:
 - while it opens: a section that is begun, or open, with no marks in it. The next one goes on
 - after keeping, before the dequeue: marks of entries that are still in the queue. They are true either way
@@ -128,23 +134,32 @@ class ClientGuard:
         clock: Clock,
         *,
         timeout_s: float = CAS_BACKOFF.timeout_s,
+        alone: bool = True,
     ) -> None:
         client_id_bytes(client_id)
         self.client_id = client_id
+        self._alone = alone
+        self._own: Mark | None = None
+        """What we left in the queue last, or found there when we opened."""
         self._ledger = ClientLedger(store, manifest_path, clock, timeout_s=timeout_s)
         self._standing: Standing | None = None
 
     def open(self, read_manifest: Callable[[], Manifest]) -> int:
         """How far the client is: the largest client_seq in the queue, -1 for none. Raises MarksLost."""
         self._ledger.open(read_manifest)
-        return self._look(read_manifest()).durable_seq
+        now = self._look(read_manifest())
+        self._own = now.mark
+        return now.durable_seq
 
     def check(self, manifest: Manifest, group: AppendGroup) -> None:
-        """Raises IdempotencyConflict if one of the group's calls is in the queue, and MarksLost."""
-        durable_seq = self._look(manifest).durable_seq
+        """Raises IdempotencyConflict if one of the group's calls is in the queue or a twin is at work, and MarksLost."""
+        now = self._look(manifest)
         first = _span(group).first  # the smallest decides: what is at or below the mark must not get in with the rest
-        if first <= durable_seq:
-            raise self._overtaken(first, durable_seq)
+        if first <= now.durable_seq:
+            raise self._overtaken(first, now.durable_seq)
+        if self._is_twins(now.mark):
+            own_seq = -1 if self._own is None else self._own.client_seq
+            raise IdempotencyConflict.of_twin(self.client_id, first, durable_seq=now.durable_seq, own_seq=own_seq)
 
     def decide(self, manifest: Manifest, attempt: Attempt) -> Verdict:
         """What became of an append whose slots have left the queue. Raises as `check` does."""
@@ -158,9 +173,12 @@ class ClientGuard:
                 raise self._overtaken(first, now.durable_seq)
 
     def won(self, attempt: Attempt) -> None:
-        """Our own calls are the newest: the manifest that they were added to was looked at."""
-        mark = Mark(_span(attempt).last, attempt.sequences[-1], batch_name(attempt.locations[-1]))
-        self._standing = Standing(self.client_id, mark, attempt.sequences.stop)
+        """Our own calls were the newest up to there: the manifest that they were added to was looked at."""
+        self._own = Mark(_span(attempt).last, attempt.sequences[-1], batch_name(attempt.locations[-1]))
+        self._standing = Standing(self.client_id, self._own, attempt.sequences.stop)
+
+    def _is_twins(self, mark: Mark | None) -> bool:
+        return self._alone and mark != self._own
 
     def _look(self, manifest: Manifest) -> Standing:
         """Where the client stands, by a manifest that was just read."""

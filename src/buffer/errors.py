@@ -236,7 +236,8 @@ class QueueFull(BufferQueueError):
 class IdempotencyConflict(BufferQueueError):
     """The queue holds a call of this client with the same `client_seq` or a later one. Nothing was written.
 
-    Either the call is a replay, and then it is in the queue; or another producer uses the same client id.
+    Either the call is a replay, and then it is in the queue; or another producer uses the same client id. Also where
+    the queue holds a call of the client that this producer did not make since it opened, whatever its number is.
     """
 
     client_id: str
@@ -264,6 +265,21 @@ class IdempotencyConflict(BufferQueueError):
             client_seq=client_seq,
             durable_seq=durable_seq,
             in_queue=in_queue,
+        )
+
+    @classmethod
+    def of_twin(cls, client_id: str, client_seq: int, *, durable_seq: int, own_seq: int) -> Self:
+        """Another producer's mark is in the queue, below ours: the numbers have gaps, and the two would take turns."""
+        own = "it found none there when it opened" if own_seq < 0 else f"its own newest there is {own_seq}"
+        return cls(
+            f"client {client_id!r} is at client_seq {durable_seq} in the queue, and this producer did not put it there: "
+            f"{own}. So its call {client_seq} was not written: either a write of an earlier run landed late, a replay "
+            "of which may come; or another producer uses this client id at the same time, which must not be. Make sure "
+            "that there is only one, open it again and repeat what was not durable",
+            client_id=client_id,
+            client_seq=client_seq,
+            durable_seq=durable_seq,
+            in_queue=False,
         )
 
     def for_call(self, client_seq: int | range) -> BufferQueueError:

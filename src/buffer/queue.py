@@ -263,7 +263,7 @@ class QueueProducer(_Queue):
                 raise
             if attempt:
                 if verdict is Verdict.LANDED:
-                    return attempt.sequences
+                    return self._landed(attempt)
                 if verdict is Verdict.UNDECIDABLE or (verdict is Verdict.PENDING and self._is_stale(attempt)):
                     raise self._ambiguous(attempt) from trouble
                 if verdict is Verdict.DEAD:
@@ -303,9 +303,13 @@ class QueueProducer(_Queue):
             raise
         if isinstance(outcome, Won):  # remembered, or its loss before the next look would go unnoticed
             self._known = (outcome.version, attempt.result)
-            if self.guard:
-                self.guard.won(attempt)
+            self._landed(attempt)
         return outcome
+
+    def _landed(self, attempt: Attempt) -> range:
+        if self.guard:
+            self.guard.won(attempt)
+        return attempt.sequences
 
     def _decide(self, attempt: Attempt, seen: Snapshot, manifest: Manifest) -> Verdict:
         verdict = decide(attempt, seen.version, manifest)
@@ -326,7 +330,7 @@ class QueueProducer(_Queue):
         except StorageError as error:
             raise self._ambiguous(attempt) from error
         if verdict is Verdict.LANDED:
-            return attempt.sequences
+            return self._landed(attempt)
         if verdict is Verdict.DEAD:
             raise self._cas.contention(tried) from trouble
         raise self._ambiguous(attempt) from trouble

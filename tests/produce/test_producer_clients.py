@@ -351,6 +351,50 @@ def test_should_stop_the_one_of_two_that_is_behind(store: Store) -> None:
     assert entries_of(store) == [b"ahead", b"goes on"]
 
 
+def test_should_not_take_turns_with_a_twin_where_numbers_have_gaps(store: Store) -> None:
+    """Its number is higher than the twin's, but it did not put that one there: it does not know who did."""
+    one, other = client(store), client(store)
+    one.produce([b"one"], client_seq=10)
+    one.flush()
+    handle = other.produce([b"other"], client_seq=20)
+    with pytest.raises(IdempotencyConflict) as raised:
+        other.flush()
+    conflict = raised.value
+    assert (conflict.client_seq, conflict.durable_seq, conflict.in_queue) == (20, 10, False)
+    assert "a replay" in str(conflict)
+    assert "another producer uses this client id" in str(conflict)
+    stopped = outcome(handle)
+    assert isinstance(stopped, ProducerStopped), "nobody may take it for a call that is in the queue"
+    assert isinstance(stopped.__cause__, IdempotencyConflict)
+    with pytest.raises(ProducerStopped):
+        other.produce([b"more"], client_seq=21)
+    one.produce([b"goes on"], client_seq=30)
+    one.close()
+    other.close()
+    again = client(store)  # opened again, it knows what is there
+    again.produce([b"other"], client_seq=40)
+    again.close()
+    assert entries_of(store) == [b"one", b"goes on", b"other"]
+
+
+def test_should_see_a_twin_with_gaps_also_where_its_calls_came_and_went(store: Store) -> None:
+    one, other = client(store), client(store)
+    one.produce([b"one"], client_seq=5)
+    one.flush()
+    with client(store) as twin:
+        twin.produce([b"twin"], client_seq=8)
+    drain(store)
+    handle = one.produce([b"behind"], client_seq=9)
+    with pytest.raises(IdempotencyConflict, match="its own newest there is 5"):
+        one.close()
+    assert isinstance(outcome(handle), ProducerStopped)
+    handle = other.produce([b"never seen any"], client_seq=12)
+    with pytest.raises(IdempotencyConflict, match="it found none there when it opened"):
+        other.close()
+    assert isinstance(outcome(handle), ProducerStopped)
+    assert entries_of(store) == []
+
+
 def test_should_notice_a_twin_whose_calls_came_and_went_between_two_looks(store: Store) -> None:
     ahead, behind = client(store), client(store)
     ahead.produce([b"ahead"])
@@ -420,8 +464,11 @@ def test_should_find_out_what_became_of_an_append_whose_slot_is_gone(store: Stor
     other.close()
     drained = [] if lands else [b"mine"]
     assert entries_of(store) == drained
+    after = line.upload(b"after")  # what landed without a word is its own, not a twin's
+    assert line.committer.commit() == 1
+    assert isinstance(after.watcher.result(), Durable)
     with client(store) as producer:
-        assert producer.next_client_seq == 2
+        assert producer.next_client_seq == 3
 
 
 def test_should_call_for_a_repetition_when_time_is_up_and_the_append_may_still_land(store: Store) -> None:

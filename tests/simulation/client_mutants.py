@@ -65,12 +65,13 @@ def conflict_is_taken_for_success_after_a_failed_call() -> Iterator[None]:
 
 @mutant("clients", sees=AGAIN)
 def group_is_judged_by_its_largest_number() -> Iterator[None]:
+    """Without the look at who was there, which sees it before it does harm."""
     real = append.append_group
 
     def group(batches: Sequence[Any], span: ClientSpan | None = None) -> Any:
         return real(batches, span and ClientSpan(span.last, span.last))
 
-    with patch.object(append, "append_group", group):
+    with patch.object(append, "append_group", group), patch.object(ClientGuard, "_is_twins", lambda *_: False):
         yield
 
 
@@ -129,6 +130,13 @@ def numbers_alone_tell_what_landed() -> Iterator[None]:
         return Fate.LANDED if standing.durable_seq >= first_seq else Fate.DEAD
 
     with patch.object(clients, "fate", fate):
+        yield
+
+
+@mutant("clients", sees=r"behind a twin's call")
+def higher_numbers_need_no_look_at_who_was_there() -> Iterator[None]:
+    """Two producers with one client id whose numbers have gaps take turns."""
+    with patch.object(ClientGuard, "_is_twins", lambda *_: False):
         yield
 
 

@@ -47,7 +47,10 @@ class MarkedQueue:
         self._clock = clock
         self._queue = queue_producer(store, clock, config)
         self._late_look = LateLook(store, clock, config)
-        self._guard = ClientGuard(client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s)
+        # Not alone: whoever parks has its numbers from the section, and each stands for one batch.
+        self._guard = ClientGuard(
+            client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s, alone=False
+        )
         self._queue.guard = self._guard
         self._durable_seq: int | None = None
 

@@ -289,7 +289,10 @@ def _opened(
     if call is None:
         return None, None
     mark = encode_mark(call.client_id, call.client_seq)
-    guard = ClientGuard(call.client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s)
+    # Not alone: each call opens anew, so what it left there last is not known.
+    guard = ClientGuard(
+        call.client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s, alone=False
+    )
     durable_seq = guard.open(queue.read)
     if call.client_seq <= durable_seq:
         raise IdempotencyConflict.of(call.client_id, call.client_seq, durable_seq=durable_seq, in_queue=True)

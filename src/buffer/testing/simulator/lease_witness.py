@@ -158,7 +158,7 @@ class LeaseWitness(QueueWitness):
         sequence = getattr(batch, "sequence", -1)
         return None if self.section is not None and is_finished(self.section, sequence) else "it is not finished"
 
-    def _check_mark(self, caller: Process, entry: BatchDescriptor, client_seqs: list[int]) -> None:
+    def _check_mark(self, caller: Process, entry: BatchDescriptor, records: tuple[Record, ...]) -> None:
         """Ordinals are no calls of a producer: that each comes once is checked by what comes."""
 
     def _record_landed(self, record: Record, sequence: int) -> None:

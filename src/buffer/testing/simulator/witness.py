@@ -9,7 +9,8 @@ It watches every change of the store at the moment it happens, and hears what ac
     dequeued     only by the owner of the epoch, only from the front, only what `may_dequeue` allows
     deleted      no batch that the queue still holds, unless its append landed a day after it was named
     durable      the batch stands in the queue at that sequence with those records
-    marks        a client's numbers only grow along the queue, and the mark of a batch is the largest in it
+    marks        a client's numbers only grow along the queue, and the mark of a batch is the largest in it; of two
+                 producers with one client id, none goes on behind a call of the other that it has not seen
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ class QueueWitness:
         self._scheduler = scheduler
         self._last_call: dict[tuple[str, int], int] = {}
         self._marks: dict[str, int] = {}
+        self._seen_marks: dict[tuple[str, int], int] = {}
+        """By producer and life: the newest call of its client that it knows of."""
         self.marks_may_be_lost = False
         """Somebody who knows no marks takes entries out of the queue."""
         server.witnesses.append(self)
@@ -175,21 +178,28 @@ class QueueWitness:
         if not caller.alive:
             self._counts["appends of the dead"] += 1
         self.history.append(Appended(entry.sequence, entry.location, records))
-        self._check_mark(caller, entry, [record.call for record in records])
+        self._check_mark(caller, entry, records)
         for record in records:
             self._record_landed(record, entry.sequence)
 
-    def _check_mark(self, caller: Process, entry: BatchDescriptor, client_seqs: list[int]) -> None:
+    def _check_mark(self, caller: Process, entry: BatchDescriptor, records: tuple[Record, ...]) -> None:
         mark = mark_of(entry.metadata)
         if mark is None:
             return
         client_id, client_seq = mark
+        client_seqs = [record.call for record in records]
         before = self._marks.get(client_id, -1)
         if client_seq != max(client_seqs):
             self._violate(f"{caller.name} marked {entry.sequence} with {client_seq}, but its calls are {client_seqs}")
         if min(client_seqs) <= before:
             self._violate(f"{caller.name} appended the calls {client_seqs} of {client_id!r}, which is at {before}")
-        self._marks[client_id] = max(client_seq, before)
+        life = (records[0].producer, records[0].life)
+        if self._seen_marks.get(life, before) != before:
+            self._violate(
+                f"{caller.name} went on with the calls {client_seqs} of {client_id!r} behind a twin's call {before}: "
+                f"it knew of {self._seen_marks[life]} only"
+            )
+        self._marks[client_id] = self._seen_marks[life] = max(client_seq, before)
 
     def _is_late(self, location: str) -> bool:
         """Whether its name is so old that a collector may have taken it for an orphan on a quiet queue."""
@@ -218,6 +228,10 @@ class QueueWitness:
         if self._owners.get(epoch) is not process:
             owner = self._owners.get(epoch)
             self._violate(f"{process.name} believes to own epoch {epoch}, which belongs to {owner}")
+
+    def opened(self, producer: str, life: int, durable_seq: int) -> None:
+        """A producer with a client id was told how far the client is."""
+        self._seen_marks[producer, life] = durable_seq
 
     def said_durable(self, records: Iterable[Record], sequence: int, location: str) -> None:
         appended = self.history[sequence] if sequence < len(self.history) else None

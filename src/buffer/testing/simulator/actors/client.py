@@ -4,7 +4,8 @@
              and sometimes before that: what was answered must then be recognised
     mark     keeps nothing. It begins where the queue says that its client is
     twin     one of two that use one client id at the same time, which nobody should. It counts its calls on from
-             wherever the client is, and leaves alone what it was not told
+             wherever the client is, with gaps, so that it may be ahead of the other one's numbers without knowing of
+             them; and it leaves alone what it was not told
 
 Whatever happens, each call of the first two is in the queue once in the end, unless somebody who knows no marks has
 emptied it (`MarksLost`).
@@ -159,7 +160,9 @@ class _Life:
 
     def run(self) -> None:
         actor, process = self._actor, self._host.process
-        self._seqs = ClientSeqs(actor.client_id, self._committer.open())
+        durable_seq = self._committer.open()
+        actor.world.queue.opened(actor.name, actor.life, durable_seq)
+        self._seqs = ClientSeqs(actor.client_id, durable_seq)
         for _ in range(actor.uploaders):
             process.thread(self._upload_for_ever, self._thread_ended)
         process.thread(self._append_for_ever, self._thread_ended)
@@ -192,7 +195,9 @@ class _Life:
 
     def _produce(self, place: int) -> None:
         actor = self._actor
-        client_seq = self._seqs.next if actor.habit == "twin" else place * actor.stride
+        client_seq = place * actor.stride
+        if actor.habit == "twin":
+            client_seq = self._seqs.next + actor.world.scheduler.random.choice((0, 0, 1, 7))
         records = actor.record(place, client_seq)
         number = self._seqs.number(client_seq)
         if number is None:
