@@ -152,7 +152,7 @@ class ClientGuard:
         return now.durable_seq
 
     def check(self, manifest: Manifest, group: AppendGroup) -> None:
-        """Raises IdempotencyConflict if one of the group's calls is in the queue or a twin is at work, and MarksLost."""
+        """Raises IdempotencyConflict if a call of the group is in the queue, or a twin is at work, and MarksLost."""
         now = self._look(manifest)
         first = _span(group).first  # the smallest decides: what is at or below the mark must not get in with the rest
         if first <= now.durable_seq:

@@ -272,10 +272,10 @@ class IdempotencyConflict(BufferQueueError):
         """Another producer's mark is in the queue, below ours: the numbers have gaps, and the two would take turns."""
         own = "it found none there when it opened" if own_seq < 0 else f"its own newest there is {own_seq}"
         return cls(
-            f"client {client_id!r} is at client_seq {durable_seq} in the queue, and this producer did not put it there: "
-            f"{own}. So its call {client_seq} was not written: either a write of an earlier run landed late, a replay "
-            "of which may come; or another producer uses this client id at the same time, which must not be. Make sure "
-            "that there is only one, open it again and repeat what was not durable",
+            f"client {client_id!r} is at client_seq {durable_seq} in the queue, and this producer did not put it "
+            f"there: {own}. So its call {client_seq} was not written: either a write of an earlier run landed late, a "
+            "replay of which may come; or another producer uses this client id at the same time, which must not be. "
+            "Make sure that there is only one, open it again and repeat what was not durable",
             client_id=client_id,
             client_seq=client_seq,
             durable_seq=durable_seq,

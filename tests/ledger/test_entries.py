@@ -31,6 +31,26 @@ def test_should_refuse_what_it_would_not_write(text: str) -> None:
         entries.spans(text)
 
 
+HALVES = "\ud83d", "\ude00"
+"""Of one character. JSON joins them when it is read: written apart and together, they would be one key twice."""
+
+
+def test_should_be_readable_whatever_halves_of_characters_the_reasons_hold() -> None:
+    found = entries.of(
+        [(5, 0, "bad " + "".join(HALVES)), (5, 1, "bad \U0001f600"), (6, 0, HALVES[0]), (6, 1, HALVES[1])]
+    )
+    assert found == {5: {"bad \U0001f600": "0-1"}, 6: {"\ufffd": "0-1"}}
+    plan = Plan(after=4, first=5, last=9).split({7: "".join(HALVES), 8: "x" + HALVES[0]}, found)
+    blocked = Blocked(5, 9, f"why{HALVES[1]}", {5: HALVES[0]}, found)
+    ledger = decide.blocked_by(replace(STANDING, plan=plan), blocked, location="l")
+    again = Ledger.from_bytes(ledger.to_bytes())
+    assert (again.plan, again.blocked) == (ledger.plan, ledger.blocked)
+    assert again.plan is not None
+    assert again.plan.quarantined == {7: "\U0001f600", 8: "x\ufffd"}
+    assert decide.blocked_by(again, blocked, location="l") is again, "the same reason is not written again and again"
+    json.dumps(again.to_document(), ensure_ascii=False).encode("utf-8")
+
+
 def test_should_keep_one_reason_for_each_entry_and_merge() -> None:
     one = entries.of([(1, 7, "x"), (1, 8, "x"), (1, 3, "y\n  z"), (2, 0, "x"), (1, 7, "again")])
     assert one == {1: {"y z": "3", "x": "7-8"}, 2: {"x": "0"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ WANT = {
         generation=5,
         app_id=APP,
         tables=TABLES,
-        plan=FIRST.tried_again().split(SPLIT),
+        plan=replace(FIRST.tried_again(), quarantined=SPLIT),  # as it was written: new ones hold no halves
         **SEEN,  # type: ignore[arg-type]
     ),
     "v1_blocked": Ledger(
@@ -135,7 +136,7 @@ def test_should_unblock_it(store: Store, skip: bool) -> None:
 
 def test_should_replan_it(store: Store) -> None:
     store.put(LEDGER, golden("v1_split"))
-    assert plans(store).replan() == FIRST.tried_again().split(SPLIT)
+    assert plans(store).replan() == replace(FIRST.tried_again(), quarantined=SPLIT)
     ledger = Ledger.from_bytes(store.get(LEDGER).data)
     assert ledger.plan is not None
     assert ledger.plan.quarantined is None

@@ -18,6 +18,7 @@ from buffer.errors import (
     QueueFull,
 )
 from buffer.ledger import lease_rules as rules
+from buffer.ledger import parking
 from buffer.ledger.lease_rules import Ack, Grant, Nack
 from buffer.ledger.lease_steps import RECEIPT_KEEP_MS, RECEIPTS_MAX, Stamp, phase
 from buffer.ledger.leases import Handle, LeaseLedger, Leases, Phase
@@ -234,6 +235,17 @@ def test_should_wait_for_each_delay_of_its_own() -> None:
     assert sequences(team.lease(2)) == [1]
     team.now_ms += 400
     assert sequences(team.lease(2)) == [0]
+
+
+def test_should_keep_reasons_that_every_reader_can_print() -> None:
+    """A handler's error may quote the name of an undecodable file; an operator's word may hold half a character."""
+    team = Team(size=2, dlq="dead/m", dlq_strategy="skip")
+    team.nack(*team.lease(), reason="no \udcff " + "\ud83d" + "\ude00")
+    assert team.section.batches[0].reason == "no \ufffd \U0001f600"
+    section, _ = parking.park(team.section, team.by(), team.queue, 1, "half \ud83d")
+    team.write(section)
+    assert team.section.batches[1].reason == "half \ufffd"
+    json.dumps(team.section.to_json(), ensure_ascii=False).encode("utf-8")
 
 
 def test_should_allow_one_attempt_more_for_each_snooze_and_count_all_leases() -> None:

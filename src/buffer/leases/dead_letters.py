@@ -41,6 +41,7 @@ from buffer.leases.marked import MarkedQueue
 from buffer.ledger.envelope import Envelope
 from buffer.ledger.parking import ParkOrder
 from buffer.ledger.ranges import Runs, numbers, runs_of
+from buffer.ledger.reasons import plain
 from buffer.marks import without_mark
 from buffer.model import BatchDescriptor, Metadata
 from buffer.names import folder_of
@@ -180,7 +181,7 @@ class DeadLetters:
             "sequence": order.sequence,
             "entries": None if entries is None else [list(run) for run in entries],
             "count": order.count,
-            "reason": order.reason or error or "",
+            "reason": order.reason or plain(error or ""),
             "kind": kind,
             "location": descriptor.location,
         }

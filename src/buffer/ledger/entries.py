@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from buffer.ledger.ranges import runs_of
+from buffer.ledger.reasons import plain
 
 Entries: TypeAlias = Mapping[int, Mapping[str, str]]
 
@@ -82,5 +83,5 @@ def count(entries: Entries) -> int:
 
 
 def _cut(reason: str) -> str:
-    line = " ".join(reason.split())
+    line = " ".join(plain(reason).split())
     return line if len(line) <= REASON_MAX else f"{line[: REASON_MAX - 1]}…"

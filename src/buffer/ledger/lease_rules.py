@@ -29,6 +29,7 @@ from buffer.ledger.lease_steps import Stamp, after, finish, holes_exceeded, sett
 from buffer.ledger.leases import FRESH, REASON_MAX, Batch, Handle, Leases, Phase, State
 from buffer.ledger.parking import EXPIRED, ParkOrder, is_used_up, judge, take_turn
 from buffer.ledger.ranges import Runs, difference, runs_of, size, union
+from buffer.ledger.reasons import plain
 
 REFUSALS_MAX = 100  # close looks at the holes in one consume: each costs a walk over the section
 
@@ -220,7 +221,7 @@ def nack(section: Leases, by: Stamp, nacks: Sequence[Nack]) -> Leases:
     changes = {}
     for item in nacks:
         batch = section.batches[item.handle.sequence]
-        reason = item.reason[:REASON_MAX]
+        reason = plain(item.reason)[:REASON_MAX]
         changes[item.handle.sequence] = dataclasses.replace(
             batch, lease=None, until_ms=after(now, item.delay_ms), reason=reason
         )

@@ -27,6 +27,7 @@ from buffer.ledger.lease_steps import (
 )
 from buffer.ledger.leases import REASON_MAX, Batch, Leases, Phase, State
 from buffer.ledger.ranges import Runs
+from buffer.ledger.reasons import plain
 
 PARKING_MAX = 16  # at once: a parker copies them one by one, and the section stays small
 EXPIRED = "its lease ran out"
@@ -130,7 +131,7 @@ def park(
             raise holes_exceeded(config, section.holes)
         if batch.ordinal:
             return stamped(finish(section, {sequence}), by, now), ()
-        told = with_batches(section, {sequence: dataclasses.replace(batch, reason=reason[:REASON_MAX])})
+        told = with_batches(section, {sequence: dataclasses.replace(batch, reason=plain(reason)[:REASON_MAX])})
         parked = _parking(told, now, sequence, told.batches[sequence], then_blocked=False)
         if parked is None:
             raise InvalidInput(f"{PARKING_MAX} batches are being parked: call again when those are done")

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 from buffer.errors import CorruptLedger, Fenced, LedgerLost, QueueBound
 from buffer.ledger.entries import Entries, spans
 from buffer.ledger.envelope import Envelope, Fields, WrongField, keyed_by_sequence, reasons, typed
+from buffer.ledger.reasons import plain
 
 SECTIONS_OBEYED: tuple[str, ...] = ("clients",)
 """Sections beside its own that a loader obeys: its consumer keeps the marks of what leaves the queue."""
@@ -62,7 +63,11 @@ class Plan:
         return dataclasses.replace(self, quarantined=None, entries={}, rules=None, attempts=0)
 
     def split(self, quarantined: Mapping[int, str], entries: Entries | None = None, rules: str | None = None) -> Plan:
-        return dataclasses.replace(self, quarantined=dict(quarantined), entries=dict(entries or {}), rules=rules)
+        return dataclasses.replace(self, quarantined=_plain(quarantined), entries=dict(entries or {}), rules=rules)
+
+
+def _plain(batches: Mapping[int, str]) -> dict[int, str]:
+    return {sequence: plain(reason) for sequence, reason in batches.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +368,7 @@ def _replaced(ledger: Ledger, plan: Plan, over: Collection[Plan | None], locatio
 
 def blocked_by(ledger: Ledger, blocked: Blocked, *, location: str) -> Ledger:
     ledger.check_sections(SECTIONS_OBEYED, location=location)
+    blocked = dataclasses.replace(blocked, reason=plain(blocked.reason), batches=_plain(blocked.batches))
     return ledger if ledger.blocked == blocked else ledger.changed(blocked=blocked)
 
 
