@@ -14,7 +14,7 @@ with a client id costs no request more than without one, unless the readers are 
 other one there was left by somebody else: a second producer with the same client id, or an earlier run whose last write
 landed late. Then nothing more is appended, even if the number to come is higher: where numbers have gaps, two producers
 would take turns for ever, and each would take the other's calls for its own. Whoever shares a client id on purpose, and
-agrees on the numbers by other means (`leases.marked`), is not alone.
+agrees on the numbers by other means (`produce.marked`), is not alone.
 
 What a process that dies leaves behind:
 - while it opens: a section that is begun, or open, with no marks in it. The next one goes on

@@ -9,7 +9,6 @@ from typing import Any
 from unittest.mock import patch
 
 from buffer.leases import session as lease_session
-from buffer.leases.marked import MarkedQueue
 from buffer.leases.queue import LeaseQueue
 from buffer.ledger import lease_rules, parking
 from buffer.ledger.lease_rules import Ack
@@ -18,6 +17,7 @@ from buffer.ledger.leases import Batch, Handle, Leases, Phase, State
 from buffer.ledger.parking import ParkOrder
 from buffer.manifest import PackedMetadata
 from buffer.model import Metadata
+from buffer.produce.marked import MarkedQueue
 from buffer.produce.upload import put_under_new_name
 from tests.simulation.mutants import STUCK, Mutant
 

@@ -81,7 +81,8 @@ class Consumer:
         """Claim the queue, which fences any other consumer, and dequeue through `last_acked`, in one write.
 
         Reading starts after `last_acked`; where it is None, at the oldest batch there is. An empty store is an
-        empty queue. A queue that workers share by leases is taken over from them: what they have finished is skipped.
+        empty queue. A queue that workers share by leases is taken over from them: what they have finished is skipped,
+        and what was on its way to their dead-letter queue is brought there first (LocationRefused, BatchTooLarge).
         Raises QueueBehindConsumer if the queue never held `last_acked`, ManifestLost if there was a
         manifest and it is gone; then nothing was claimed. After ContentionError or StorageError it may have been.
         """
@@ -105,7 +106,8 @@ class Consumer:
         collector = None
         if config.gc_enabled:
             collector = Collector(config.gc(), store=store, clock=clock, epoch=claimed.epoch)
-        leases = take_over(store, config.manifest_path, clock, claimed.epoch, timeout_s=config.cas_timeout_s)
+        handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, config.prefixes())
+        leases = take_over(config, store, handle, clock, claimed)
         if leases is not None and leases.finished_through >= claimed.first_sequence:
             last_acked = max(leases.finished_through, -1 if last_acked is None else last_acked)
         position = Position(
@@ -116,7 +118,6 @@ class Consumer:
             finished=leases.finished if leases else (),
             on_fenced=collector.stop if collector else lambda: None,
         )
-        handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, config.prefixes())
         consumer = cls(config, store, handle, position, claimed.epoch, collector)
         if collector is not None:
             collector.start()

@@ -3,32 +3,81 @@
 A consumer claims the manifest first. Then its epoch goes into the ledger: from that write on no worker's ack counts
 any more, so what the section calls finished is all that was finished, and the consumer skips it.
 
+**What is being parked belongs to the dead-letter queue**, and not to the consumer: its copy may be there already, or
+arrive any moment, from a parker that does not know yet that it is fenced. Nobody can call that back, so the consumer
+walks the way to its end, as any worker would: each batch goes into the dead-letter queue under its ordinal, which makes
+it exactly once whoever was faster, and then it is finished. Only then does the consumer begin to read.
+
 - Dies between claim and write: workers are fenced by the manifest at their next consume; some acks may still land,
   and the next one to open the queue finds them.
-- The ledger knows a newer epoch: somebody claimed after us. Fenced.
+- Dies while it parks: the section says parking, so whoever opens the queue next, consumer or worker, goes on with it.
+- A parker wakes up: its append finds its mark and adds nothing, its last write finds the newer epoch.
+- The ledger knows a newer epoch: somebody claimed after us. Fenced; what was parked until then stays parked.
 - A queue without leases costs one read here, and nothing else.
 
-What is finished only in part is handed out whole: a consumer knows batches, not entries.
+What is finished only in part is handed out whole: a consumer knows batches, not entries. What was copied and blocked
+(`block_and_dlq`) is handed out, too: the copy is one more, by that strategy.
 """
 
 from __future__ import annotations
 
 from buffer.clock import Clock
+from buffer.config import ConsumerConfig
+from buffer.consume.dead_letters import DeadLetters, Source
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import Fenced
 from buffer.journal import Journal
+from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
-from buffer.store.base import CanSwap
+from buffer.ledger.parking import ParkOrder, finish_parking, to_be_parked
+from buffer.manifest import Manifest
+from buffer.store.base import Store
 
 
-def take_over(store: CanSwap, manifest_path: str, clock: Clock, epoch: int, *, timeout_s: float) -> Leases | None:
-    """Fence the workers of a queue that was claimed with this epoch; returns what they leave. Raises Fenced."""
+def take_over(
+    config: ConsumerConfig, store: Store, handle: FetchHandle, clock: Clock, claimed: Manifest
+) -> Leases | None:
+    """Fence the workers of a queue that was claimed like this; returns what they leave. Raises Fenced.
 
-    def decide(ledger: LeaseLedger | None, _sent: bool) -> LeaseLedger | None:
+    Raises what keeps it from parking, too: call again, from the claim on.
+    """
+    epoch = claimed.epoch
+    journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
+
+    def enter(ledger: LeaseLedger | None, _sent: bool) -> LeaseLedger | None:
         if ledger is None or ledger.leases is None or ledger.epoch == epoch:
             return ledger
         if ledger.epoch > epoch:
             raise Fenced.by_newer("consumer", "ledger", epoch=epoch, current=ledger.epoch)
         return ledger.changed(epoch=epoch)
 
-    ledger = Journal(store, manifest_path, clock, LeaseLedger, timeout_s=timeout_s).update(decide).after
-    return None if ledger is None else ledger.leases
+    ledger = journal.update(enter).after
+    if ledger is None or ledger.leases is None:
+        return None
+    orders = to_be_parked(ledger.leases)
+    if not orders:
+        return ledger.leases
+    done = _parked(orders, ledger, DeadLetters(config, store, handle, clock), claimed, config.manifest_path)
+    by = Stamp(clock.new_ulid()[-10:], 1, clock.now_ms())
+
+    def finish(ledger: LeaseLedger) -> LeaseLedger:
+        assert ledger.leases is not None, "sections do not go away under an epoch"
+        return ledger.changed(leases=finish_parking(ledger.leases, by, ledger.leases.parker or "", done))
+
+    return journal.update_owned(epoch, finish).leases
+
+
+def _parked(
+    orders: tuple[ParkOrder, ...], ledger: LeaseLedger, letters: DeadLetters, claimed: Manifest, path: str
+) -> list[ParkOrder]:
+    """Those that are in the dead-letter queue now. What left with `last_acked` is the consumer's: it said so."""
+    assert ledger.leases is not None
+    dlq = ledger.leases.config.dlq
+    assert dlq is not None, "it cannot change while something is being parked"
+    done = []
+    for order in orders:
+        descriptor = claimed.read(order.sequence)
+        if descriptor is not None:
+            letters.park(order, descriptor, Source(ledger.queue_id, path), dlq)
+            done.append(order)
+    return done

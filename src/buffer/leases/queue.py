@@ -46,6 +46,7 @@ from buffer.backoff import Backoff
 from buffer.clients import MarkKeeper
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
+from buffer.consume.dead_letters import DeadLetters, Source, check_dlq
 from buffer.consume.fetch import REFUSALS, FetchHandle
 from buffer.errors import (
     BufferQueueError,
@@ -60,7 +61,6 @@ from buffer.errors import (
 )
 from buffer.gc.collector import Collector
 from buffer.journal import Journal
-from buffer.leases.dead_letters import DeadLetters, Source, check_dlq
 from buffer.leases.redrive import redrive
 from buffer.leases.session import LeaseSession, Look, NoLeases
 from buffer.leases.values import (

@@ -96,18 +96,21 @@ def take_turn(section: Leases, by: Stamp, now: int) -> tuple[Leases, tuple[ParkO
     """Take on what is to be parked, unless somebody is at it."""
     if section.parker is not None and now < section.parker_until_ms:
         return section, ()
-    orders = sorted(
-        (
-            ParkOrder(sequence, batch.ordinal, batch.owed, batch.count, batch.reason)
-            for sequence, batch in section.batches.items()
-            if batch.state is State.PARKING
-        ),
-        key=lambda order: order.ordinal,
-    )
+    orders = to_be_parked(section)
     if not orders:
         return section, ()
     until = now + section.config.visibility_timeout_ms
-    return dataclasses.replace(section, parker=by.lease_id, parker_until_ms=until), tuple(orders)
+    return dataclasses.replace(section, parker=by.lease_id, parker_until_ms=until), orders
+
+
+def to_be_parked(section: Leases) -> tuple[ParkOrder, ...]:
+    """What is on its way to the dead-letter queue, in the order in which it must arrive."""
+    orders = (
+        ParkOrder(sequence, batch.ordinal, batch.owed, batch.count, batch.reason)
+        for sequence, batch in section.batches.items()
+        if batch.state is State.PARKING
+    )
+    return tuple(sorted(orders, key=lambda order: order.ordinal))
 
 
 def park(

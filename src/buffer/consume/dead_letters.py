@@ -37,7 +37,6 @@ from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig, QueueConf
 from buffer.consume.fetch import REFUSALS, FetchHandle
 from buffer.errors import CorruptBatch, ObjectNotFound
 from buffer.journal import Journal
-from buffer.leases.marked import MarkedQueue
 from buffer.ledger.envelope import Envelope
 from buffer.ledger.parking import ParkOrder
 from buffer.ledger.ranges import Runs, numbers, runs_of
@@ -45,6 +44,7 @@ from buffer.ledger.reasons import plain
 from buffer.marks import without_mark
 from buffer.model import BatchDescriptor, Metadata
 from buffer.names import folder_of
+from buffer.produce.marked import MarkedQueue
 from buffer.store.base import Store
 
 log = logging.getLogger(__name__)
