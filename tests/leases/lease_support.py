@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from buffer.codec.batch import encode_batch
@@ -17,7 +18,7 @@ from buffer.manifest import Manifest
 from buffer.marks import without_mark
 from buffer.model import BatchDescriptor, Metadata
 from buffer.queue import QueueProducer
-from buffer.store.base import Store
+from buffer.store.base import ObjectInfo, Store, Won
 from buffer.store.open import open_store
 from buffer.testing.clock import ManualClock
 
@@ -31,7 +32,7 @@ class Work:
 
     def __init__(self, batches: int = 0, *, store: Store | None = None, **leases: Any) -> None:
         self.clock = ManualClock()
-        self.store = store or open_store("memory://")
+        self.store: Store = Dated(store or open_store("memory://"), self.clock)  # type: ignore[assignment]
         values = {"visibility_timeout_ms": TIMEOUT_MS, "max_delivery_attempts": 2, **leases}
         self.leases = LeaseConfig.from_dict(values)
         self.fill(batches)
@@ -77,6 +78,32 @@ class Work:
 
     def expire(self) -> None:
         self.clock.advance(TIMEOUT_MS / 1000)
+
+
+class Dated:
+    """A store that says when an object was written by the test's clock: a process that opens a queue compares them."""
+
+    WRITES = ("put", "put_if_absent", "put_if_match")
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self._store, self._clock = store, clock
+        self._modified_ms: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._store, name)
+        if name not in self.WRITES:
+            return call
+
+        def written(location: str, *args: Any, **kwargs: Any) -> Any:
+            outcome = call(location, *args, **kwargs)
+            if name == "put" or isinstance(outcome, Won):
+                self._modified_ms[location] = self._clock.now_ms()
+            return outcome
+
+        return written
+
+    def head(self, location: str) -> ObjectInfo:
+        return replace(self._store.head(location), modified_ms=self._modified_ms.get(location))
 
 
 class Counting:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from buffer.leases import session as lease_session
 from buffer.leases.queue import LeaseQueue
+from buffer.leases.time import QueueTime
 from buffer.ledger import lease_rules, parking
 from buffer.ledger.lease_rules import Ack
 from buffer.ledger.lease_steps import Stamp, after, stamped, with_batches
@@ -169,6 +170,28 @@ def moved_without_a_mark() -> Iterator[None]:
 def time_is_the_workers_own() -> Iterator[None]:
     """A clock that is behind brings leases back to life."""
     with patch.object(Leases, "now_ms", lambda _self, clock_ms: clock_ms):
+        yield
+
+
+@mutant(sees=r"ahead of the store's")
+def every_clock_is_believed() -> Iterator[None]:
+    """A clock that is a year ahead ends all leases, and holds the time still for a year."""
+
+    def now_ms(self: QueueTime, time_ms: int) -> int:
+        return max(self._clock.now_ms(), time_ms)
+
+    with patch.object(QueueTime, "now_ms", now_ms):
+        yield
+
+
+@mutant(sees=STUCK)
+def time_waits_for_the_slow() -> Iterator[None]:
+    """Where all clocks are behind what the section says, what a dead worker holds is held until theirs come so far."""
+
+    def running_ms(_self: QueueTime, time_ms: int) -> int:
+        return time_ms
+
+    with patch.object(QueueTime, "running_ms", running_ms):
         yield
 
 

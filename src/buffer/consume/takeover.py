@@ -58,7 +58,7 @@ def take_over(
     if not orders:
         return ledger.leases
     done = _parked(orders, ledger, DeadLetters(config, store, handle, clock), claimed, config.manifest_path)
-    by = Stamp(clock.new_ulid()[-10:], 1, clock.now_ms())
+    by = Stamp(clock.new_ulid()[-10:], 1, clock_ms=0)  # which moves no time
 
     def finish(ledger: LeaseLedger) -> LeaseLedger:
         assert ledger.leases is not None, "sections do not go away under an epoch"

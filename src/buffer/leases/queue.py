@@ -165,7 +165,7 @@ class LeaseQueue:
         )
         journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
         worker = clock.new_ulid()[-10:]
-        session = LeaseSession(queue, journal, clock, worker)
+        session = LeaseSession(queue, journal, clock, worker, lambda: store.head(journal.location).modified_ms)
         session.open(leases, adopt=adopt, claim=claim)
         collector = None
         if config.gc_enabled:
@@ -382,14 +382,15 @@ class LeaseQueue:
         """The oldest unfinished batches as they stand. Leases nothing."""
         with self._verb("peek"):
             look = self._session.look()
-            now_ms = self.clock.now_ms()
+            now_ms = self._session.now_ms(look.leases)
             found = islice(_unfinished(look), max_batches)
             return [peeked(look.leases, sequence, location, now_ms) for sequence, location in found]
 
     def stats(self) -> LeaseStats:
         with self._verb("stats"):
             look = self._session.look()
-            return stats_of(look.leases, look.manifest.next_sequence, self.clock.now_ms())
+            now_ms = self._session.now_ms(look.leases)
+            return stats_of(look.leases, look.manifest.next_sequence, self.clock.now_ms(), now_ms)
 
     @property
     def settings(self) -> LeaseConfig:
@@ -466,7 +467,7 @@ class LeaseQueue:
         metrics.leases_acked.add(acked)
         metrics.leases_consumed.add(len(grant.deliveries))
         metrics.leases_expired.add(sum(delivery.expired is not None for delivery in grant.deliveries))
-        stats = stats_of(section, manifest.next_sequence, self.clock.now_ms())
+        stats = stats_of(section, manifest.next_sequence, self._session.now_ms(section))
         metrics.leases_depth.set(stats.depth)
         metrics.leases_in_flight.set(stats.in_flight)
         metrics.leases_holes.set(stats.holes)

@@ -16,6 +16,9 @@ worker finds that at its next write, and is fenced. A reader that knows no ledge
 find that at their next consume. Between a worker's claim and its write the epochs differ for a moment, so that
 difference is believed only if it lasts.
 
+**Time** is told by `time.py`: a write that needs it before it is known waits until the store was asked. Opening moves
+no time: whoever only opens has nothing to say about leases.
+
 **Lost replies**: every write has a number and leaves it in the section. If it is found there, that very write stands,
 and what was decided with it is the answer. If not, it never will: its version is gone.
 """
@@ -31,6 +34,7 @@ from buffer.clock import Clock
 from buffer.config import LeaseConfig
 from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBehindConsumer, QueueBound
 from buffer.journal import Journal
+from buffer.leases.time import QueueTime
 from buffer.ledger.lease_rules import claimed, opened
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
@@ -62,6 +66,10 @@ class _Unsettled(Exception):
         self.known = known
 
 
+class _TimeUnknown(Exception):
+    """The store must be asked before this worker may say what time it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """What stands: the section, and the manifest that it was read with."""
@@ -78,12 +86,21 @@ class Look:
 class LeaseSession:
     """One worker's hold on manifest and ledger. Not thread-safe."""
 
-    def __init__(self, queue: QueueConsumer, journal: Journal[LeaseLedger], clock: Clock, worker: str) -> None:
+    def __init__(
+        self,
+        queue: QueueConsumer,
+        journal: Journal[LeaseLedger],
+        clock: Clock,
+        worker: str,
+        modified: Callable[[], int | None],
+    ) -> None:
+        """`modified` says when the ledger was written, by the store's clock."""
         self.queue = queue
         self.worker = worker
         self._journal = journal
         self._clock = clock
         self._number = 0
+        self._time = QueueTime(clock, modified, self._rewrite)
 
     # Opening
 
@@ -112,7 +129,7 @@ class LeaseSession:
                     raise self._used_before()
                 return False
             made = ledger or LeaseLedger(queue_id=self._clock.new_ulid())
-            first = opened(config, self._stamp(), epoch=0, first_sequence=manifest.first_sequence)
+            first = opened(config, self._stamp(0), epoch=0, first_sequence=manifest.first_sequence)
             self._journal.write(seen, made.changed(leases=first))
             return False
         if config is not None and config != section.config:
@@ -135,7 +152,7 @@ class LeaseSession:
                 raise self._lost()
             if ledger.epoch >= manifest.epoch:
                 return ledger
-            entered = claimed(section, self._stamp(), manifest.epoch, manifest.first_sequence)
+            entered = claimed(section, self._stamp(0), manifest.epoch, manifest.first_sequence)
             return ledger.changed(epoch=manifest.epoch, leases=entered)
 
         self._journal.update(decide)
@@ -190,6 +207,18 @@ class LeaseSession:
         sent: dict[int, tuple[Leases, R]],
     ) -> tuple[Leases, R]:
         """`sent` is what this call wrote so far, by number: one of them may have landed without a word."""
+        while True:
+            try:
+                return self._apply_once(verb, manifest, sent)
+            except _TimeUnknown:
+                self._time.ask()  # after that it is known for a while: this ends
+
+    def _apply_once(
+        self,
+        verb: Callable[[Leases, Stamp], tuple[Leases, R]],
+        manifest: Manifest | None,
+        sent: dict[int, tuple[Leases, R]],
+    ) -> tuple[Leases, R]:
         answer: list[tuple[Leases, R]] = []
 
         def decide(ledger: LeaseLedger | None, _sent: bool) -> LeaseLedger | None:
@@ -202,7 +231,10 @@ class LeaseSession:
                     return ledger
             if manifest is not None:
                 self._check_fits(section, manifest)
-            by = self._stamp()
+            now_ms = self._time.now_ms(section.time_ms)
+            if now_ms is None:
+                raise _TimeUnknown
+            by = self._stamp(now_ms)
             after, told = verb(section, by)
             answer.append((after, told))
             if after is section:
@@ -212,6 +244,11 @@ class LeaseSession:
 
         self._journal.update(decide, optimistic=True)
         return answer[-1]
+
+    def now_ms(self, leases: Leases) -> int:
+        """For those who only look: the clock is believed where nobody has asked the store yet."""
+        known = self._time.now_ms(leases.time_ms)
+        return max(self._clock.now_ms(), self._time.running_ms(leases.time_ms)) if known is None else known
 
     def dequeue(self, leases: Leases) -> None:
         """Take the finished prefix out of the manifest. Raises Fenced; else it may be called again at any time."""
@@ -258,9 +295,19 @@ class LeaseSession:
                 next_sequence=manifest.next_sequence,
             )
 
-    def _stamp(self) -> Stamp:
+    def _stamp(self, clock_ms: int) -> Stamp:
         self._number += 1
-        return Stamp(self.worker, self._number, self._clock.now_ms())
+        return Stamp(self.worker, self._number, clock_ms)
+
+    def _rewrite(self) -> None:
+        """Write the ledger as it is, so that the store tells what time it is now."""
+
+        def again(ledger: LeaseLedger | None, sent: bool) -> LeaseLedger | None:
+            self._owned(ledger)
+            assert ledger is not None
+            return ledger if sent else ledger.changed()
+
+        self._journal.update(again)
 
     def _lost(self) -> LedgerLost:
         return LedgerLost(

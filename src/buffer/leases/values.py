@@ -113,8 +113,9 @@ class LeaseStats:
     blocked_sequences: tuple[int, ...] = field(default=())
 
 
-def stats_of(section: Leases, next_sequence: int, clock_ms: int) -> LeaseStats:
-    now = section.now_ms(clock_ms)
+def stats_of(section: Leases, next_sequence: int, clock_ms: int, now_ms: int | None = None) -> LeaseStats:
+    """`now_ms` is the queue's time where it is known; else the clock's, if that is not behind the section's."""
+    now = section.now_ms(clock_ms if now_ms is None else now_ms)
     counts = dict.fromkeys(Phase, 0)
     blocked: list[int] = []
     for sequence, batch in section.batches.items():

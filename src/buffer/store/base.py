@@ -37,6 +37,8 @@ class ObjectInfo:
     size: int
     version: Version | None
     """None where a listing does not say."""
+    modified_ms: int | None = None
+    """When it was written, by the store's clock; None where that is not told. Listings do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class CanPut(Protocol):
 
 class CanHead(Protocol):
     def head(self, location: str) -> ObjectInfo:
-        """Size and version without the bytes. Raises ObjectNotFound."""
+        """Size, version and time of the last write, without the bytes. Raises ObjectNotFound."""
         ...
 
 

@@ -120,7 +120,8 @@ class LocalStore:
             digest = _digest()
             for piece in _pieces(file):
                 digest.update(piece)
-            return ObjectInfo(location, file.tell(), digest.hexdigest())
+            modified_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
+            return ObjectInfo(location, file.tell(), digest.hexdigest(), modified_ms)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         self._put(self._path(location), [data])

@@ -132,7 +132,8 @@ class CloudStore:
             meta = _native(obstore.head, self._ready(), path)
         except _OBSTORE_ERRORS as error:
             self._raise(error, "read", location)
-        return ObjectInfo(location, meta["size"], self._version(meta, location))
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return ObjectInfo(location, meta["size"], self._version(meta, location), modified_ms)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         path = self._path(location)

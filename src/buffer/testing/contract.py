@@ -59,6 +59,16 @@ class StoreContract:
 
     # Reading and writing
 
+    def test_should_tell_when_an_object_was_written_or_say_nothing(self, store: Store) -> None:
+        store.put("a", b"1")
+        first = store.head("a").modified_ms
+        store.put("a", b"2")
+        second = store.head("a").modified_ms
+        assert (first is None) == (second is None)
+        if first is not None and second is not None:
+            assert first <= second
+            assert second > 1_600_000_000_000, "milliseconds since 1970"
+
     def test_should_return_what_was_put(self, store: Store) -> None:
         store.put("a", b"one")
         assert store.get("a").data == b"one"

@@ -17,7 +17,8 @@ class SimulatedClock:
         self._scheduler = process.scheduler
 
     def now_ms(self) -> int:
-        return START_MS + int((self._scheduler.now_s + self._process.wall_offset_s) * 1000)
+        off_s = self._process.wall_offset_s + self._process.wall_base_s
+        return START_MS + int((self._scheduler.now_s + off_s) * 1000)
 
     def monotonic_s(self) -> float:
         return self._scheduler.now_s

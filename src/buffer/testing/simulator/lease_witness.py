@@ -8,7 +8,7 @@ It watches each write of the ledger as a step from one section to the next, and 
     judged     only what was delivered as often as it may be, by the settings, `snooze` and `unblock`
     parked     finished only once it stands in the dead-letter queue, where it comes once
     redriven   comes home once for each time that it was parked
-    always     time, counts and the frontier never go back
+    always     time, counts and the frontier never go back; and time is never far ahead, whatever the clocks say
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from buffer.codec.batch import decode_batch
+from buffer.leases.time import CLOCK_AHEAD_MAX_MS
 from buffer.ledger.lease_steps import is_finished
 from buffer.ledger.leases import FRESH, Batch, LeaseLedger, Leases, State
 from buffer.ledger.ranges import numbers
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor
 from buffer.names import ledger_path
+from buffer.testing.simulator.clock import START_MS
 from buffer.testing.simulator.scheduler import Process, Scheduler
 from buffer.testing.simulator.store import ObjectServer
 from buffer.testing.simulator.witness import QueueWitness, Record
@@ -67,6 +69,9 @@ class LeaseWitness(QueueWitness):
     def _step(self, caller: Process, old: Leases, new: Leases) -> None:
         if new.time_ms < old.time_ms:
             self._violate(f"{caller.name} turned the queue's time back, from {old.time_ms} to {new.time_ms}")
+        true_ms = START_MS + int(self._scheduler.now_s * 1000)
+        if new.time_ms > true_ms + CLOCK_AHEAD_MAX_MS:
+            self._violate(f"{caller.name} put the queue's time {new.time_ms - true_ms} ms ahead of the store's")
         if new.finished_through < old.finished_through:
             self._violate(f"the frontier went back, from {old.finished_through} to {new.finished_through}")
         for sequence in old.batches.keys() | new.batches.keys():

@@ -23,6 +23,10 @@ FLAVOURS: tuple[dict[str, Any], ...] = (
 )
 
 
+CLOCKS_OFF_S = (365 * 86_400.0, 3_600.0, 120.0, -120.0, -3_600.0, -365 * 86_400.0)
+"""Of a machine whose clock nobody has set."""
+
+
 def simulate_leases(seed: int, trace: Trace | None = None) -> World:
     """Run one world of producers and workers that share a queue. Raises Violation."""
     random = Random(f"{seed} leases")
@@ -34,7 +38,9 @@ def simulate_leases(seed: int, trace: Trace | None = None) -> World:
     leases = LeaseConfig(**{"visibility_timeout_ms": timeout_ms, "max_delivery_attempts": 2, **random.choice(FLAVOURS)})
     world.scheduler.note("*", f"seed {seed}: leases, {pace.name}, {leases}, {world.weather}")
     add_producers(world, random, pace, kinds="a", batches=random.choice((2, 4, 8)))
-    for index in range(random.choice((1, 2, 2, 3))):
+    count = random.choice((1, 2, 2, 3))
+    wrong, off_s = random.choice((None, None, *range(count))), random.choice(CLOCKS_OFF_S)
+    for index in range(count):
         worker = WorkerActor(
             world,
             f"worker{index}",
@@ -45,6 +51,9 @@ def simulate_leases(seed: int, trace: Trace | None = None) -> World:
             cas_timeout_s=pace.cas_timeout_s,
             acks_chance=random.choice((0.3, 0.7)),
         )
+        if index == wrong:
+            worker.clock_off_s = off_s
+        worker.retires = wrong is not None and index != wrong and off_s < 0  # and leave the rest to the slow one
         world.add(worker, random.uniform(0.0, pace.storm_s / 4))
     operator = OperatorActor(
         world,

@@ -195,7 +195,9 @@ class Process:
         self.cut_off_until_s = 0.0
         """The network carries nothing of it until then."""
         self.wall_offset_s = 0.0
-        """How far its wall clock is off."""
+        """How far its wall clock is off for now."""
+        self.wall_base_s = 0.0
+        """… and how far it always is, on top."""
 
     def thread(self, main: Callable[[], None], ended: Callable[[Exception | None], None]) -> None:
         """Start a thread; `ended` is told in it how it ended."""

@@ -40,8 +40,10 @@ def version_of(data: bytes) -> Version:
 class ObjectServer:
     """What is stored. Every method is one atomic step."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self.objects: dict[str, bytes] = {}
+        self.modified_ms: dict[str, int] = {}
+        self._now_ms = now_ms
         self.witnesses: list[Witness] = []
 
     def get(self, location: str) -> Object:
@@ -49,6 +51,10 @@ class ObjectServer:
         if data is None:
             raise ObjectNotFound(f"there is no object at {location!r}", location=location, url=URL, retryable=False)
         return Object(data, version_of(data))
+
+    def head(self, location: str) -> ObjectInfo:
+        found = self.get(location)
+        return ObjectInfo(location, len(found.data), found.version, self.modified_ms[location])
 
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         found = self.get(location)
@@ -88,6 +94,7 @@ class ObjectServer:
             del self.objects[location]
         else:
             self.objects[location] = after
+            self.modified_ms[location] = self._now_ms()
         for witness in self.witnesses:
             witness.changed(caller, location, before, after)
 
@@ -113,8 +120,10 @@ class StoreClient:
         return found
 
     def head(self, location: str) -> ObjectInfo:
-        found: Object = self._read("head", location, lambda: self._server.get(location))
-        return ObjectInfo(location, len(found.data), found.version)
+        found: ObjectInfo = self._call(
+            "head", location, lambda: self._server.head(location), tell=lambda info: f"written at {info.modified_ms}"
+        )
+        return found
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         sent = bytes(data)

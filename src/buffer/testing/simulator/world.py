@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from buffer.testing.simulator.clock import SimulatedClock
+from buffer.testing.simulator.clock import START_MS, SimulatedClock
 from buffer.testing.simulator.faults import Network, Span, Weather, between
 from buffer.testing.simulator.scheduler import Process, Scheduler, Violation, describe_error
 from buffer.testing.simulator.store import ObjectServer, StoreClient
@@ -44,6 +44,8 @@ class Actor(ABC):
         self.process: Process | None = None
         self.starts_pending = 0
         self.is_sheltered = False
+        self.clock_off_s = 0.0
+        """How far the wall clock of its machine is off, on top of what the weather does to it."""
         """Nothing bad happens to it."""
 
     @abstractmethod
@@ -99,7 +101,7 @@ class World:
     ) -> None:
         self.scheduler = Scheduler(seed, trace)
         self.network = Network(self.scheduler, weather, self._on_crash)
-        self.server = ObjectServer()
+        self.server = ObjectServer(lambda: START_MS + int(self.scheduler.now_s * 1000))
         self.queue = witness(self.scheduler, self.server, MANIFEST_PATH)
         self.actors: list[Actor] = []
         self.goals: list[Callable[[], bool]] = []
@@ -136,6 +138,7 @@ class World:
         process = Process(self.scheduler, f"{actor.name}.{actor.life}")
         skew_s = self.weather.skew_s
         process.wall_offset_s = self.scheduler.random.uniform(-skew_s, skew_s)
+        process.wall_base_s = actor.clock_off_s
         process.is_sheltered = actor.is_sheltered
         actor.process = process
         self._owner[process] = actor

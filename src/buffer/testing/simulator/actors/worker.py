@@ -40,6 +40,8 @@ class WorkerActor(Actor):
         self.work_s = work_s
         self.cas_timeout_s = cas_timeout_s
         self.acks_chance = acks_chance
+        self.retires = False
+        """It goes for good when the faults are over, with a lease in its hands if there is one to be had."""
 
     def run(self, host: Host) -> None:
         config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.cas_timeout_s)
@@ -57,6 +59,8 @@ class WorkerActor(Actor):
                 self.world.scheduler.counts["caps met"] += 1
                 held = NOTHING
             done = []
+            if self.retires and self.world.is_calm:
+                return
             if not held:
                 self.rest(host, self.poll_s)
                 continue
