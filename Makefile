@@ -9,7 +9,7 @@ MINUTES ?= 20
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt fuzz simulate soak crash bench wheel clean
+.PHONY: help setup demo test check lint fmt fuzz simulate soak soak-serve crash bench wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ simulate: setup ## Run the seeded simulator: SEEDS=2000, or SEED=n to replay one
 soak: setup ## The driver's memory over 200 commits, then steady load with every fault at once: MINUTES=20
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+soak-serve: setup ## A served loader under load and hostile requests: MINUTES=60
+	$(BIN)/python -m tests.soak.serving --minutes $(MINUTES)
 
 crash: setup ## Kill 1,000 producers, a client 400 times and 400 loaders, one after the other (90 minutes)
 	$(BIN)/python -m tests.crash

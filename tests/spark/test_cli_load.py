@@ -82,6 +82,27 @@ def test_should_compare_queue_ledger_and_table(place: Place) -> None:
     assert str(place.table) in said.out
 
 
+def test_should_check_tables_and_executors_and_log_commits_as_json(place: Place) -> None:
+    fill(place.queue, *numbered(2))
+    settings = ("--store", place.queue, "--table", place.table, "--format", "json", "--schema", "id BIGINT")
+    checked = place.run("check", *settings, "--json")
+    found = {each["what"]: each for each in checked.json()}
+    assert checked.code == 0, found
+    assert "the loader creates it" in found[f"table {place.table}"]["said"]
+    assert found["executors"]["said"] == "one of them has read batch 0: 10 entries"
+    assert not place.table.exists(), "nothing is left"
+    loaded = place.load_json("--log-format", "json")
+    (line,) = [said for text in loaded.err.splitlines() if (said := json.loads(text)).get("event") == "commit"]
+    assert (line["rows"], line["rows_total"], line["tables"]) == (20, 20, {str(place.table): 1})
+    again = place.run("check", *settings, "--json")
+    found = {each["what"]: each for each in again.json()}
+    assert "loaded through 1" in found[f"table {place.table}"]["said"]
+    place.table.joinpath("_delta_log").rename(place.table / "elsewhere")
+    place.queue.joinpath("ingest/manifest").write_bytes(b"garbage")
+    broken = place.run("check", *settings, "--json")
+    assert broken.code == 1
+
+
 def test_should_end_with_5_where_batches_or_rows_are_gone(place: Place) -> None:
     fill(place.queue, *numbered(2))
     assert place.load_json("--max-batches-per-commit", 1).code == 0

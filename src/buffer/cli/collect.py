@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import click
 
 from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import queue_options, settings
-from buffer.cli.printing import echo, print_json
+from buffer.cli.printing import echo, print_json, working
 from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option
 from buffer.clock import Clock
 from buffer.config import GcConfig
@@ -64,15 +65,18 @@ def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **opt
     collector = Collector(config, store=store, clock=clock)
     if every_s is not None and not dry_run:
         return _for_ever(collector, config, clock, every_s, as_json)
-    if dry_run:
-        report = _checked(collector.collect_once(dry_run=True), config, store)
-    else:
-        report = _two_looks(collector, config, store, clock, wait_s)
+    with working("looking at the batch objects") as tell:
+        if dry_run:
+            report = _checked(collector.collect_once(dry_run=True), config, store)
+        else:
+            report = _two_looks(collector, config, store, clock, wait_s, tell)
     _print_report(report, config, as_json)
     return FAILED if report.failed else DONE
 
 
-def _two_looks(collector: Collector, config: GcConfig, store: Store, clock: Clock, wait_s: float) -> GcReport:
+def _two_looks(
+    collector: Collector, config: GcConfig, store: Store, clock: Clock, wait_s: float, tell: Callable[[str], None]
+) -> GcReport:
     path, version = config.manifest_path, ""
     total = Total()
     deadline_s = clock.monotonic_s() + wait_s
@@ -80,7 +84,9 @@ def _two_looks(collector: Collector, config: GcConfig, store: Store, clock: Cloc
     total.add(_checked(collector.collect_once(), config, store))
     # At once: what is more than a day old needs no change in between.
     while total.waits_for_more:
+        tell(f"second look; {len(total.deleted):,} deleted so far")
         total.add(_checked(collector.collect_once(), config, store))
+        tell(f"waiting for the queue to move, {wait_s:g} s at most; {len(total.deleted):,} deleted so far")
         changed = _wait_for_change(store, path, version, clock, deadline_s) if total.waits_for_more else version
         if changed == version:
             break

@@ -15,7 +15,7 @@ import click
 
 from buffer.cli.look import open_queue
 from buffer.cli.options import parse_sets, queue_options
-from buffer.cli.printing import echo, print_facts, print_json, print_table
+from buffer.cli.printing import counting, echo, print_facts, print_json, print_table
 from buffer.cli.shell import OrderedGroup, json_option
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig
@@ -233,8 +233,8 @@ def redrive(max_per_second: float | None, max_batches: int | None, as_json: bool
     Example:
       buffer leases redrive --store ./queue --max-per-second 10
     """
-    with _open(options) as queue:
-        moved = queue.redrive(max_per_second, max_batches)
+    with _open(options) as queue, counting("redriving", max_batches) as moved_one:
+        moved = queue.redrive(max_per_second, max_batches, on_moved=moved_one)
     if as_json:
         print_json({"redriven": moved})
     else:

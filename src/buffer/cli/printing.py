@@ -13,11 +13,21 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -129,7 +139,28 @@ def out_console() -> Console:
 
 def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
     """The items, with a progress bar on stderr while they are worked on. Quiet unless stderr is a terminal."""
-    console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr)) as progress:
+    with _bars(*columns) as progress:
         yield from progress.track(items, total=total, description=label)
+
+
+@contextmanager
+def counting(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+    """A bar on stderr for the block, one step further at each call of what it gives. For terminals only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with _bars(*columns) as progress:
+        task = progress.add_task(label, total=total)
+        yield lambda: progress.advance(task)
+
+
+@contextmanager
+def working(label: str) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on and for how long, for work that cannot be counted beforehand."""
+    with _bars(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+def _bars(*columns: ProgressColumn) -> Progress:
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr))

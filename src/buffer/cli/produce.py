@@ -313,7 +313,11 @@ def _records(files: Iterable[Path], reader: Reader, config: ProducerConfig, sign
     if not files:
         if is_terminal(sys.stdin):
             echo("reading from the terminal; Ctrl-D ends the input", err=True)
-        yield from reader(read_chunks(sys.stdin.fileno(), limit, signals.came), config.max_batch_bytes)
+            yield from reader(read_chunks(sys.stdin.fileno(), limit, signals.came), config.max_batch_bytes)
+            return
+        with _progress(None) as (progress, task):
+            chunks = _counted(read_chunks(sys.stdin.fileno(), limit, signals.came), progress, task)
+            yield from reader(chunks, config.max_batch_bytes)
         return
     with _progress(files) as (progress, task):
         for path in files:
@@ -329,9 +333,10 @@ def _counted(chunks: Iterable[bytes], progress: Progress, task: TaskID) -> Itera
 
 
 @contextmanager
-def _progress(files: Iterable[Path]) -> Iterator[tuple[Progress, TaskID]]:
+def _progress(files: Iterable[Path] | None) -> Iterator[tuple[Progress, TaskID]]:
+    """Bytes read, of all that there are where that is known: of a pipe it is not."""
     columns = (TextColumn("producing"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    total = sum(path.stat().st_size for path in files)
+    total = None if files is None else sum(path.stat().st_size for path in files)
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not is_terminal(sys.stderr)) as progress:
         yield progress, progress.add_task("", total=total)

@@ -25,7 +25,9 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from buffer.cli.interrupts import interruptible
+from buffer.cli.logs import LogFormat, StderrHandler, write_json
 from buffer.cli.printing import echo, one_line
+from buffer.clock import SystemClock
 from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
 
@@ -49,6 +51,7 @@ class Session:
 
     debug: bool = False
     verbose: bool = False
+    log_format: LogFormat = "text"
 
     @property
     def log_level(self) -> int:
@@ -115,6 +118,13 @@ def describe(error: BaseException) -> str:
 
 
 def _report(error: Exception, session: Session, codes: ExitCodes) -> int:
+    if session.log_format == "json":
+        facts: dict[str, Any] = {"event": "error", "error": type(error).__name__, "exit_code": exit_code(error, codes)}
+        if session.debug:
+            facts["traceback"] = "".join(traceback.format_exception(error))
+        at_s = SystemClock().now_ms() / 1000
+        write_json("error", describe(error), logger=__name__, at_s=at_s, facts=facts)
+        return exit_code(error, codes)
     if session.debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
             echo(line, err=True)
@@ -150,19 +160,10 @@ def _forget_stdout() -> None:
     os.close(devnull)
 
 
-class _StderrHandler(logging.Handler):
-    """`warning: …`. Looks `sys.stderr` up each time: a progress bar may stand in for it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if sys.stderr is not None:  # closed; click would print to stdout
-            echo(f"{record.levelname.lower()}: {one_line(record.getMessage())}", err=True)
-
-
 @contextmanager
 def _logging_to_stderr(session: Session) -> Iterator[None]:
     """The libraries' warnings, while the command runs. The level follows `-v` and `--debug` as they are parsed."""
-    handler = _StderrHandler()
-    handler.addFilter(lambda record: record.levelno >= session.log_level)
+    handler = StderrHandler(session)
     loggers = [logging.getLogger("buffer"), logging.getLogger("buffer_delta")]
     earlier = [(logger, logger.level, logger.propagate) for logger in loggers]
     for logger in loggers:
@@ -179,12 +180,16 @@ def _logging_to_stderr(session: Session) -> Iterator[None]:
 
 
 def session_options(command: F) -> F:
-    """`--debug` and `-v`, wherever on the command line they stand."""
+    """`--debug`, `-v` and `--log-format`, wherever on the command line they stand."""
 
-    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    def remember(ctx: click.Context, param: click.Parameter, value: bool | str | None) -> None:
         session = ctx.find_object(Session)
         if value and session is not None and param.name is not None:
-            setattr(session, param.name, True)
+            setattr(session, param.name, value)
+
+    formats = click.Choice(["text", "json"])
+    text = "Of what goes to stderr: lines for people, or JSON lines. [default: text]"
+    command = click.option("--log-format", type=formats, expose_value=False, callback=remember, help=text)(command)
 
     for names, text in (
         (("--debug",), "Show tracebacks and debug logs."),

@@ -34,7 +34,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
@@ -357,7 +357,13 @@ class LeaseQueue:
         with self._verb("configure"):
             self._session.apply(lambda section, by: (rules.configure(section, by, leases), None))
 
-    def redrive(self, max_per_second: float | None = None, max_batches: int | None = None) -> int:
+    def redrive(
+        self,
+        max_per_second: float | None = None,
+        max_batches: int | None = None,
+        *,
+        on_moved: Callable[[], None] | None = None,
+    ) -> int:
         """Bring dead letters back into this queue, each exactly once, oldest first; returns how many batches.
 
         The dead-letter queue gets leases of its own for that. Raises QueueBound if it feeds a loader, InvalidConfig if
@@ -376,7 +382,7 @@ class LeaseQueue:
             letters = LeaseQueue.open(away, wanted, adopt=True, clock=self.clock)
         letters._dead_letters.prefixes[self.config.manifest_path] = self.config.data_path_prefix
         with letters:
-            return redrive(letters, wanted.dlq, max_per_second, max_batches)
+            return redrive(letters, wanted.dlq, max_per_second, max_batches, on_moved)
 
     def peek(self, max_batches: int = 10) -> list[Peeked]:
         """The oldest unfinished batches as they stand. Leases nothing."""

@@ -6,7 +6,7 @@ goes home. So several redrives may run at once, and one that died is finished by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from buffer.backoff import Backoff
@@ -40,8 +40,17 @@ class Letters(Protocol):
     def park(self, sequence: int, reason: str, *, unread: bool) -> bool: ...
 
 
-def redrive(letters: Letters, home: str | None, max_per_second: float | None, max_batches: int | None) -> int:
-    """Park what is in `letters` at home, its own dead-letter queue. Returns how many batches went."""
+def redrive(
+    letters: Letters,
+    home: str | None,
+    max_per_second: float | None,
+    max_batches: int | None,
+    on_moved: Callable[[], None] | None = None,
+) -> int:
+    """Park what is in `letters` at home, its own dead-letter queue. Returns how many batches went.
+
+    `on_moved` is called after each.
+    """
     if max_per_second is not None and not max_per_second > 0:
         raise InvalidInput(f"max_per_second={max_per_second!r} is not allowed: a number above 0, or None for no limit")
     path, kept = letters.config.manifest_path, letters.settings.dlq
@@ -68,6 +77,8 @@ def redrive(letters: Letters, home: str | None, max_per_second: float | None, ma
             letters.clock.sleep(next(pauses))
             continue
         moved += 1
+        if on_moved is not None:
+            on_moved()
         pauses = BUSY.pauses(letters.clock.jitter)
         if max_per_second is not None:
             letters.clock.sleep(1 / max_per_second)

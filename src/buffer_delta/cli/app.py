@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ import click
 
 from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import queue_options
-from buffer.cli.printing import echo, print_json
+from buffer.cli.printing import echo, is_terminal, print_json
 from buffer.cli.shell import (
     BLOCKED,
     CORE_EXIT_CODES,
@@ -21,13 +23,17 @@ from buffer.cli.shell import (
     ExitCodes,
     OrderedGroup,
     Seconds,
+    Session,
     completion_command,
     json_option,
     run,
     session_options,
 )
 from buffer.errors import Fenced
+from buffer_delta.cli.check import check
 from buffer_delta.cli.demo import demo
+from buffer_delta.cli.init import init
+from buffer_delta.cli.live import live_line
 from buffer_delta.cli.serve import serve
 from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
@@ -36,6 +42,8 @@ from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
 
 if TYPE_CHECKING:
     from buffer_delta.load.progress import Progress
+
+log = logging.getLogger(__name__)
 
 EXIT_CODES: ExitCodes = (
     (Blocked, BLOCKED),
@@ -93,6 +101,9 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
       buffer-delta load --config buffer.toml --available-now --json
       spark-submit examples/loader_job.py --config buffer.toml
 
+    On a terminal one line shows how far it is; elsewhere there is a line for each commit, with --log-format json as
+    JSON on stderr. --serve adds a status page, health and metrics.
+
     Every setting can stand in the [loader] table of the --config file, or come as --set key=value.
 
     \b
@@ -109,24 +120,33 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
 
         resolve_format(config.format)  # before Spark starts: that takes seconds
     spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
+    session = click.get_current_context().find_object(Session) or Session()
+    is_drawn = not as_json and session.log_format == "text" and is_terminal(sys.stderr) and is_terminal(sys.stdout)
 
     def tell(progress: Progress) -> None:
-        print_json(progress.to_dict()) if as_json else echo(str(progress))
+        if as_json:
+            print_json(progress.to_dict())
+        elif session.log_format == "text" and not is_drawn:
+            echo(str(progress))
 
     with running_spark(f"buffer-delta {config.table}", **spark_settings) as spark:
         from buffer_delta.load.loader import Loader
 
+        loader = Loader(spark, config, on_progress=tell)
         try:
-            last = Loader(spark, config, on_progress=tell).run(available_now=available_now)
+            with live_line(loader.observe) if is_drawn else nullcontext():
+                last = loader.run(available_now=available_now)
         except Fenced:
-            echo(f"another loader took over; ending in {fenced_wait_s:g} s", err=True)
+            log.warning("another loader took over; ending in %g s", fenced_wait_s)
             InterruptibleClock().sleep(fenced_wait_s)
             raise
     if last is None and not as_json:
         echo("there was nothing to load")
+    elif last is not None and is_drawn:
+        echo(str(last))
 
 
-for command in (load, status, serve, unblock, demo, completion_command("buffer-delta")):
+for command in (init, check, load, status, serve, unblock, demo, completion_command("buffer-delta")):
     cli.add_command(command)
 
 

@@ -37,6 +37,7 @@ from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.retry import PASSING, range_backoff
 from buffer_delta.load.telling import Telling
 from buffer_delta.load.work import SparkWork
+from buffer_delta.serve.status import Status
 from buffer_delta.spark.blame import brief
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class Loader:
         )
         self.last_progress = progress
         self._telling.committed(progress, done.commits)
-        log.info("%s", progress)
+        log.info("%s", progress, extra={"event": "commit", "facts": self._telling.line(progress)})
         if self._on_progress:
             self._on_progress(progress)
         return progress
@@ -262,6 +263,10 @@ class Loader:
         """
         consumer = self._protocol.consumer
         return consumer.known_lag() if consumer is not None else None
+
+    def observe(self) -> Status:
+        """Everything that is known of it now, as a value: state, reason, lag, plan, commits. From any thread."""
+        return self._telling.status()
 
     @property
     def url(self) -> str | None:

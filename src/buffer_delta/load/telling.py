@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from buffer.clock import Clock
 from buffer.manifest import Manifest
@@ -123,6 +123,21 @@ class Telling:
         self._recorder.committed(progress, self._tables())
         if progress.dead_letters and self.server is not None:
             self._look_at_reasons(progress)
+
+    def line(self, progress: Progress) -> dict[str, Any]:
+        """The facts of a commit's line in the log: those of the metrics."""
+        facts = self.facts()
+        return {
+            "queue": f"{self._store.url} {self._config.manifest_path}",
+            "tables": {table.table: table.position for table in facts.tables},
+            "epoch": facts.epoch,
+            **progress.to_dict(),
+            "commits_total": facts.commits,
+            "rows_total": facts.rows,
+            "bytes_total": facts.bytes,
+            "dead_letters_total": facts.dead_letters,
+            "retries_total": facts.retries,
+        }
 
     def ended(self, error: BaseException | None, said: str = "") -> None:
         self._recorder.ended(error, said)
