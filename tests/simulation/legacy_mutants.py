@@ -226,7 +226,7 @@ def unreadable_is_counted_without_token() -> Iterator[None]:
     def set_aside(self: Claims, location: str, held: Held, error: Exception) -> None:
         file = self._update_parked(lambda file: file.count(location, held.first_ms, str(error), self._read_tries))
         if file.is_parked(location):
-            self._mark_parked(location, held)
+            self._mark_parked(location, held.tokens)
 
     with patch.object(Claims, "_set_aside", set_aside):
         yield

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from buffer.config import ProducerConfig
 from buffer.errors import IdempotencyConflict, InvalidInput, ProducerStopped
+from buffer.produce.client_seqs import is_overtaken
 from buffer.produce.durability import WriteHandle
 from buffer.produce.producer import Producer
 
@@ -84,16 +85,9 @@ def produce_source(source: Source, config: ProducerConfig, run: Run, metadata: b
                 _produce_from(place, source, producer, run, metadata, skip_empty=skip_empty)
             return
         except (IdempotencyConflict, ProducerStopped) as error:
-            if stuck == RESUMES_MAX or not _is_overtaken(error):
+            if stuck == RESUMES_MAX or not is_overtaken(error):
                 raise
             run.overtaken()
-
-
-def _is_overtaken(error: BaseException | None) -> bool:
-    """Whether it began with a conflict: an earlier run's append has landed since this one opened."""
-    while error is not None and not isinstance(error, IdempotencyConflict):
-        error = error.__cause__
-    return error is not None
 
 
 def _produce_from(

@@ -9,60 +9,24 @@ only ever adds what it is about to write before it writes it. The rules themselv
     after a claim             nobody acks it; it goes stale and is taken over
     after an ack              it is done or it is not; if not, it goes stale and is delivered again
     while parking             see `parked.py`
-    within a clean-up         1 done durably → 2 objects deleted → 3 gone from pending → 4 gone from done
-                              Only what is done is touched. Between any two steps it still is done, so nobody
-                              delivers it, and the next clean-up repeats all steps without harm
-
-Objects go first. Were they last, a crash before would leave them for ever; and an Ingestor that lost the answer to
-an append, and finds its location no longer pending, could not tell "collected and cleaned up" from "never
-appended". This way the object's absence tells (see `ingestor.py`).
+    within a clean-up         see `queue.py`
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from buffer.cas import CasObject, Snapshot
+from buffer.cas import Snapshot
 from buffer.clock import Clock
-from buffer.consume.fetch import FetchHandle
-from buffer.errors import (
-    AckOutcomeUnknown,
-    BufferQueueError,
-    ClaimLost,
-    CorruptBatch,
-    InvalidInput,
-    ManifestLost,
-    ObjectNotFound,
-)
+from buffer.errors import AckOutcomeUnknown, BufferQueueError, ClaimLost
 from buffer.legacy import manifests
 from buffer.legacy.config import CollectorConfig
-from buffer.legacy.format import (
-    ConsumerManifest,
-    KeyValueEntry,
-    ProducerManifest,
-    consumer_manifest_path,
-    decode_batch,
-    decode_consumer_manifest,
-    decode_producer_manifest,
-    encode_consumer_manifest,
-    encode_producer_manifest,
-    object_location,
-    parked_path,
-)
+from buffer.legacy.format import KeyValueEntry, encode_consumer_manifest
 from buffer.legacy.manifests import Ack, Held
-from buffer.legacy.parked import ParkedFile, Unreadable, decode_parked, encode_parked
-from buffer.model import BatchDescriptor
-from buffer.names import check_location
-from buffer.store.base import CanDelete, CanSwap
+from buffer.legacy.queue import UNREADABLE, CanCollect, LegacyQueue
 
 log = logging.getLogger(__name__)
-
-
-class CanCollect(CanSwap, CanDelete, Protocol):
-    """What a Collector needs of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +39,13 @@ class CollectedBatch:
     """Which claim of the location this is."""
 
 
-class Claims:
+class Claims(LegacyQueue):
     """The manifests as one Collector sees them."""
 
     def __init__(self, store: CanCollect, config: CollectorConfig, clock: Clock) -> None:
-        def cas(path: str) -> CasObject:
-            return CasObject(store, path, clock, timeout_s=config.cas_timeout_s)
-
-        self._store = store
-        self._clock = clock
-        self._timeout_ms = config.heartbeat_timeout_ms
-        self._threshold = config.done_cleanup_threshold
+        super().__init__(store, config, clock)
         self._read_tries = config.read_tries
-        self._producer = cas(config.manifest_path)
-        self._consumer = cas(consumer_manifest_path(config.manifest_path))
-        self._heartbeat = cas(self._consumer.location)  # a `CasObject` has one owner: this one is the heartbeat's
-        self._parked = cas(parked_path(config.manifest_path))
-        self._reader = FetchHandle(store, attempts=config.fetch_attempts, clock=clock)
+        self._heartbeat = self._cas(self._consumer.location)  # a `CasObject` has one owner: this one is the heartbeat's
         self._held: dict[str, Held] = {}
 
     @property
@@ -143,42 +97,19 @@ class Claims:
     def _read(self, location: str, held: Held, is_taken_over: bool) -> list[KeyValueEntry] | None:
         """The entries; None if the batch was set aside."""
         if is_taken_over and self._parked_file().is_parked(location):
-            self._mark_parked(location, held)
+            self._mark_parked(location, held.tokens)
             return None
         try:
-            data = self._reader.fetch_raw(BatchDescriptor(0, object_location(location))).data
-            return decode_batch(data, location)
-        except (CorruptBatch, ObjectNotFound, InvalidInput) as error:
+            return self._fetch(location)
+        except UNREADABLE as error:
             self._set_aside(location, held, error)
             return None
-
-    def _both(self, seen: Snapshot) -> tuple[ConsumerManifest, ProducerManifest]:
-        """The consumer manifest as it was seen, and the producer's as it is now: in this order, see `manifests`."""
-        consumer = self._decode(seen)
-        pending = self._producer.read()
-        if pending.data is None and not consumer.is_empty:
-            raise self._manifest_lost()
-        return consumer, decode_producer_manifest(pending.data, self._producer.location)
-
-    def _decode(self, seen: Snapshot) -> ConsumerManifest:
-        return decode_consumer_manifest(seen.data, self._consumer.location)
-
-    def _manifest_lost(self) -> ManifestLost:
-        return ManifestLost(
-            f"there is no producer manifest at {self._producer.location!r}, but a consumer manifest with claims at "
-            f"{self._consumer.location!r}: restore the former; nothing was changed",
-            location=self._producer.location,
-        )
 
     def _drop(self, location: str, held: Held) -> None:
         if self._held.get(location) is held:
             del self._held[location]
 
     # Parking
-
-    def parked(self) -> Mapping[str, Unreadable]:
-        """What is set aside for good, and why."""
-        return {where: what for where, what in self._parked_file().unreadable.items() if what.parked}
 
     def unpark(self, location: str) -> None:
         """Let a parked batch be tried again, as often as any other. Call it again if it fails."""
@@ -204,27 +135,8 @@ class Claims:
         if not file.is_parked(location):
             log.warning("%r cannot be read (try %d of %d): %s", location, tries, self._read_tries, why)
             return
-        self._mark_parked(location, held)
+        self._mark_parked(location, held.tokens)
         log.error("%r cannot be read and is parked, see %r: %s", location, self._parked.location, why)
-
-    def _mark_parked(self, location: str, held: Held) -> None:
-        def change(seen: Snapshot) -> bytes | None:
-            consumer = self._decode(seen)
-            is_ours = consumer.claimed.get(location) in held.tokens
-            return encode_consumer_manifest(manifests.park(consumer, location)) if is_ours else None
-
-        self._consumer.update(change)
-
-    def _parked_file(self) -> ParkedFile:
-        return decode_parked(self._parked.read().data, self._parked.location)
-
-    def _update_parked(self, decide: Callable[[ParkedFile], ParkedFile]) -> ParkedFile:
-        def change(seen: Snapshot) -> bytes | None:
-            before = decode_parked(seen.data, self._parked.location)
-            after = decide(before)
-            return None if after == before else encode_parked(after)
-
-        return decode_parked(self._parked.update(change).data, self._parked.location)
 
     # Heartbeats
 
@@ -298,51 +210,3 @@ class Claims:
             f"{self._timeout_ms:,} ms and taken over by another one; drop what was made of it",
             location=location,
         )
-
-    # Clean-up
-
-    def clean_up(self) -> int:
-        """Remove what is done: objects, pending locations, done marks. Returns how many. See the order above."""
-        consumer, producer = self._both(self._consumer.read())
-        finished = manifests.finished(consumer, producer)
-        removed = self._delete_objects(finished, manifests.remove(producer, set(finished)).pending)
-        if not removed:
-            return 0
-        self._producer.update(lambda seen: self._removed(seen, removed))
-        self._consumer.update(lambda seen: self._forgotten(seen, removed))
-        if removed & self._parked_file().unreadable.keys():
-            self._update_parked(lambda file: file.without(removed))
-        return len(removed)
-
-    def _delete_objects(self, gone: Iterable[str], kept: Iterable[str]) -> set[str]:
-        """Delete their objects; returns the locations without those whose object could not be deleted."""
-        needed = {object_location(where) for where in kept}  # two spellings of one object
-        doomed = {object_location(where) for where in gone if _is_allowed(where)} - needed
-        failures = self._store.delete_many(sorted(doomed)) if doomed else []
-        for failure in failures:
-            log.warning(
-                "%r could not be deleted and stays until the next clean-up: %s", failure.location, failure.cause
-            )
-        failed = {failure.location for failure in failures}
-        return {where for where in gone if object_location(where) not in failed}
-
-    def _removed(self, seen: Snapshot, gone: set[str]) -> bytes | None:
-        if seen.data is None:
-            raise self._manifest_lost()
-        before = decode_producer_manifest(seen.data, self._producer.location)
-        after = manifests.remove(before, gone)
-        return None if after == before else encode_producer_manifest(after)
-
-    def _forgotten(self, seen: Snapshot, gone: set[str]) -> bytes | None:
-        consumer, producer = self._both(seen)
-        after = manifests.forget(consumer, producer, gone)
-        return None if after == consumer else encode_consumer_manifest(after)
-
-
-def _is_allowed(location: str) -> bool:
-    """Whether a store could have an object there; what a foreign writer put into a manifest may be anything."""
-    try:
-        check_location(object_location(location))
-    except InvalidInput:
-        return False
-    return True

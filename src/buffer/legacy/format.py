@@ -75,6 +75,11 @@ def parked_path(manifest_path: str) -> str:
     return _path_beside(manifest_path, "parked")
 
 
+def moves_path(manifest_path: str) -> str:
+    """Ours too: which numbers in the new queue the pairs of which batch have, while it is moved."""
+    return _path_beside(manifest_path, "moves")
+
+
 def _path_beside(manifest_path: str, word: str) -> str:
     """Put a word before the last dot of the whole path, folders included: that is how the names were made."""
     before, dot, after = manifest_path.rpartition(".")

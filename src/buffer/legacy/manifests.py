@@ -6,6 +6,7 @@ times only go up, and their ranges tell who wrote one over `old`, even if the an
     a heartbeat      writes more than `old`, and at most `old + timeout`
     a take-over      writes more than `old + timeout`: only then is the claim stale
     parking          writes the year 9999, which no clock reaches
+    the migration    writes a millisecond less: what it has taken is its own for good, see `migration.py`
 
 So a heartbeat that is read back is ours: nobody else could have written it. (Two Collectors whose timeouts differ
 could: all of a queue need the same one.) **A first claim is different**: two Collectors that claim one location in
@@ -37,6 +38,9 @@ from enum import Enum
 from buffer.legacy.format import ConsumerManifest, ProducerManifest
 
 PARKED_MS = 253_402_300_799_999  # 9999-12-31 23:59:59.999: never stale, for the readers of that time too
+
+MOVING_MS = PARKED_MS - 1
+"""The migration's claim. It names nobody: of several processes that migrate a queue, each may go on with it."""
 
 BEATS_PER_TIMEOUT = 3
 
@@ -81,8 +85,7 @@ def choose(
 
     What is done is never chosen, and neither is what the caller holds: it would work twice on the same.
     """
-    done = set(consumer.done)
-    open_ones = [location for location in dict.fromkeys(producer.pending) if location not in done]
+    open_ones = _open(consumer, producer)
     stale = [
         location
         for location in open_ones
@@ -124,6 +127,80 @@ def park(consumer: ConsumerManifest, location: str) -> ConsumerManifest:
 def unpark(consumer: ConsumerManifest, location: str) -> ConsumerManifest:
     """Make the claim one that anybody takes over at once."""
     return _with_claims(consumer, {location: 0})
+
+
+# The migration
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the migration has taken, as far as it may move it now."""
+
+    ready: tuple[str, ...]
+    """In the order of the queue."""
+    behind: tuple[str, int] | None
+    """Somebody else's claim, and its time, in front of all the rest; None if there is no such thing."""
+    left: int
+    """Everything that is neither done nor parked."""
+
+
+def take(
+    consumer: ConsumerManifest, producer: ProducerManifest, now_ms: int, timeout_ms: int, most: int
+) -> ConsumerManifest:
+    """Claim for the migration what nobody has, or what is stale, of the first `most` in the queue.
+
+    Of the first, and not as many as are free to take: behind another's claim there may be enough of ours already, and
+    once that claim is stale it is what all of them wait for.
+    """
+    wanted = [
+        location
+        for location in _waiting(consumer, producer)[:most]
+        if location not in consumer.claimed or is_stale(consumer.claimed[location], now_ms, timeout_ms)
+    ]
+    return _with_claims(consumer, dict.fromkeys(wanted, MOVING_MS))
+
+
+def line(consumer: ConsumerManifest, producer: ProducerManifest) -> Line:
+    """What is the migration's, up to the first that is not: to go past that one would change the order."""
+    waiting = _waiting(consumer, producer)
+    ready: list[str] = []
+    for location in waiting:
+        claimed_ms = consumer.claimed.get(location)
+        if claimed_ms != MOVING_MS:
+            held = None if claimed_ms is None else (location, claimed_ms)
+            return Line(tuple(ready), held, len(waiting))
+        ready.append(location)
+    return Line(tuple(ready), None, len(waiting))
+
+
+def moved(consumer: ConsumerManifest, producer: ProducerManifest, locations: Collection[str]) -> ConsumerManifest:
+    """These are done, whoever has a claim of them: they are in the new queue. What is cleaned up already stays so."""
+    pending = {*producer.pending}
+    done = set(consumer.done)
+    newly = [
+        location
+        for location in locations
+        if location not in done and (location in pending or location in consumer.claimed)
+    ]
+    claimed = {where: ms for where, ms in consumer.claimed.items() if where not in locations}
+    return ConsumerManifest(claimed, (*consumer.done, *newly))
+
+
+def given_back(consumer: ConsumerManifest, kept: Collection[str]) -> ConsumerManifest:
+    """The migration's claims but these become claims that anybody takes over at once."""
+    claims = {where: 0 for where, ms in consumer.claimed.items() if ms == MOVING_MS and where not in kept}
+    return _with_claims(consumer, claims)
+
+
+def _waiting(consumer: ConsumerManifest, producer: ProducerManifest) -> list[str]:
+    """What is neither done nor parked."""
+    return [location for location in _open(consumer, producer) if consumer.claimed.get(location) != PARKED_MS]
+
+
+def _open(consumer: ConsumerManifest, producer: ProducerManifest) -> list[str]:
+    """What is pending and not done, each once, in order."""
+    done = set(consumer.done)
+    return [location for location in dict.fromkeys(producer.pending) if location not in done]
 
 
 def _with_claims(consumer: ConsumerManifest, claims: Mapping[str, int]) -> ConsumerManifest:

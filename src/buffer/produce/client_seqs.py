@@ -80,3 +80,10 @@ class ClientSeqs:
 
     def _conflict(self, client_seq: int, durable_seq: int, *, in_queue: bool | None) -> IdempotencyConflict:
         return IdempotencyConflict.of(self.client_id, client_seq, durable_seq=durable_seq, in_queue=in_queue)
+
+
+def is_overtaken(error: BaseException | None) -> bool:
+    """Whether a failure began with a conflict: an append of an earlier run has landed since this one opened."""
+    while error is not None and not isinstance(error, IdempotencyConflict):
+        error = error.__cause__
+    return error is not None
