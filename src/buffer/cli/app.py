@@ -10,6 +10,7 @@ from buffer.cli.clients import clients
 from buffer.cli.collect import gc
 from buffer.cli.leases import leases
 from buffer.cli.look import ledger, manifest, status, verify
+from buffer.cli.migrate import migrate
 from buffer.cli.produce import produce
 from buffer.cli.shell import EXIT_CODE_HELP, OrderedGroup, completion_command, leave, run, session_options
 from buffer.cli.tail import tail
@@ -36,7 +37,21 @@ def cli() -> None:
     """
 
 
-for command in (produce, status, tail, manifest, ledger, clients, leases, verify, gc, completion_command("buffer")):
+COMMANDS = (
+    produce,
+    status,
+    tail,
+    manifest,
+    ledger,
+    clients,
+    leases,
+    verify,
+    gc,
+    migrate,
+    completion_command("buffer"),
+)
+
+for command in COMMANDS:
     cli.add_command(command)
 
 

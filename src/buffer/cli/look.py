@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from buffer.cli.interrupts import InterruptibleClock
+from buffer.cli.older import legacy_option, older_path, show_status, verify_pairs
 from buffer.cli.options import LOOKING_TABLES, looking_settings, queue_options
 from buffer.cli.printing import Lazy, echo, print_facts, print_json, print_table, track
 from buffer.cli.shell import DONE, FAILED, json_option
@@ -41,8 +42,9 @@ def fetch_handle(config: ConsumerConfig, store: Store) -> FetchHandle:
 @click.command()
 @queue_options
 @click.option("--no-objects", is_flag=True, help="Do not list the batch objects: quicker on a prefix of millions.")
+@legacy_option
 @json_option
-def status(no_objects: bool, as_json: bool, **options: Any) -> None:
+def status(no_objects: bool, legacy: bool, as_json: bool, **options: Any) -> None:
     """Show what waits in a queue, how far its loader is, and whether anybody must act.
 
     Nothing is claimed and nothing is changed: run it as often as you like, beside producers and loaders.
@@ -58,8 +60,14 @@ def status(no_objects: bool, as_json: bool, **options: Any) -> None:
     epoch     goes up by one each time a consumer takes the queue over
     plan      the range that a loader is committing, or planned last
     blocked   batches that cannot be read; `buffer verify` and `buffer-delta unblock` help
+
+    A queue of the older format (a manifest of pending batches, and one of claims) is shown as what it is: how many
+    batches are free, claimed, stale, parked, or being migrated.
     """
     config, store = open_queue(options)
+    if (path := older_path(store, config, legacy=legacy)) is not None:
+        show_status(store, path, as_json=as_json)
+        return
     prefix = None if no_objects else config.data_path_prefix
     found = queue_status(store, config.manifest_path, data_path_prefix=prefix)
     if as_json:
@@ -149,8 +157,9 @@ def dump_ledger(as_json: bool, **options: Any) -> None:
 @queue_options
 @click.option("--from", "first", type=click.IntRange(min=0), default=0, help="Start at this sequence.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=4, show_default=True, help="Batches read at once.")
+@legacy_option
 @json_option
-def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
+def verify(first: int, jobs: int, legacy: bool, as_json: bool, **options: Any) -> int:
     """Check that every batch in the queue is there and decodes.
 
     Reads them all, changes nothing, and lists the ones that are damaged:
@@ -165,9 +174,13 @@ def verify(first: int, jobs: int, as_json: bool, **options: Any) -> int:
     Example:
       buffer verify --store s3://bucket/events && echo all fine
 
+    Of a queue of the older format it checks what waits, parked batches too; `--from` means nothing there.
+
     Exit code 1 if any batch is damaged.
     """
     config, store = open_queue(options)
+    if (path := older_path(store, config, legacy=legacy)) is not None:
+        return verify_pairs(store, config, path, jobs, as_json=as_json)
     seen = read_manifest(store, config.manifest_path)
     total = max(0, seen.next_sequence - max(first, seen.first_sequence))
     checks = check_batches(fetch_handle(config, store), seen.entries_from(first), jobs)

@@ -42,7 +42,7 @@ def queue_options(command: F) -> F:
             "store_options",
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_parse_store_options,
+            callback=parse_store_options,
             help="Passed on to the store, like endpoint=http://localhost:8333 or client_options.allow_http=true. "
             "Repeatable. Keep keys and passwords in the environment (AWS_ACCESS_KEY_ID, …) instead.",
         ),
@@ -125,7 +125,7 @@ def _refuse_memory(store: object) -> None:
         )
 
 
-def _parse_store_options(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
+def parse_store_options(_ctx: click.Context, _param: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, value = _split(pair)

@@ -13,6 +13,7 @@ import click
 
 from buffer.cli.interrupts import InterruptibleClock, check_interrupt
 from buffer.cli.look import fetch_handle, open_queue
+from buffer.cli.older import legacy_option, older_path, tail_pairs
 from buffer.cli.options import queue_options
 from buffer.cli.printing import echo, is_terminal, printable, printable_json
 from buffer.cli.shell import DONE, FAILED, INTERVAL, describe, json_option
@@ -33,8 +34,11 @@ Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 @click.option("--from", "first", type=click.IntRange(min=0), help="All from this sequence on, instead of the last few.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for more, until Ctrl-C.")
 @click.option("--interval-s", type=INTERVAL, default=0.5, show_default=True, help="How often to look, with -f.")
+@legacy_option
 @json_option
-def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json: bool, **options: Any) -> int:
+def tail(
+    count: int, first: int | None, follow: bool, interval_s: float, legacy: bool, as_json: bool, **options: Any
+) -> int:
     """Print the newest records that wait in a queue.
 
     It claims nothing and acks nothing, so it disturbs no loader. What a loader has acked is no longer in the queue
@@ -52,8 +56,14 @@ def tail(count: int, first: int | None, follow: bool, interval_s: float, as_json
 
     Batches that are missing or corrupt are named on stderr and left out. Exit code 1 if any of them is still in
     the queue at the end; `buffer verify` lists them all.
+
+    Of a queue of the older format it prints pairs, as key, tab, value; with --json: location, index, key, value,
+    key_base64, value_base64. `--from` means nothing there.
     """
     config, store = open_queue(options)
+    if (older := older_path(store, config, legacy=legacy)) is not None:
+        follow_s = interval_s if follow else None
+        return tail_pairs(store, config, older, count, follow_s=follow_s, as_json=as_json)
     batches = Batches(fetch_handle(config, store))
     show = _print_json if as_json else _print_escaped if is_terminal(sys.stdout) else _print_bytes
     path = config.manifest_path

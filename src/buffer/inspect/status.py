@@ -131,7 +131,9 @@ class QueueStatus:
             "epoch": str(self.epoch) if self.epoch else "0, no consumer has claimed the queue yet",
             "manifest": human_bytes(self.manifest_bytes),
             "objects": _objects_fact(self.objects),
-            "loader": f"{self.ledger.app_id} into {', '.join(self.ledger.tables)}" if self.ledger else "none so far",
+            "loader": f"{self.ledger.app_id} into {', '.join(self.ledger.tables)}"
+            if self.ledger and self.ledger.app_id
+            else "none so far",
             "plan": _plan_fact(self.plan, self.plan_state),
             "blocked": f"batches {self.blocked.first}..{self.blocked.last}: {self.blocked.reason}"
             if self.blocked

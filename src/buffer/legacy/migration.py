@@ -117,14 +117,14 @@ class Migration(LegacyQueue):
                 raise self._list_lost()
             client_id = f"migrate/{self._clock.new_ulid()}"
             first = encode_moves(Moves(client_id, self._target.open(client_id)))
-            self._target.close()  # another process may have begun at the same time, with another client
             seen = self._list.update(lambda found: first if found.data is None else None)
         moves = self._decode_moves(seen)
-        found = self._target.open(moves.client_id)
+        found = self._target.queue_id()
         if found != moves.target:
+            named = "none" if found is None else found
             raise InvalidInput(
                 f"this queue is being moved to the queue with the id {moves.target}, and the one that was named has "
-                f"the id {found}: name the former. To begin anew with another one, finish, or give back what is taken, "
+                f"the id {named}: name the former. To begin anew with another one, finish, or give back what is taken, "
                 f"then delete {self._list.location!r}"
             )
         return moves

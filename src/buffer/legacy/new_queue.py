@@ -51,13 +51,17 @@ class NewQueue:
         self._producer: CanProduce | None = None
         self._call_bytes_max = min(config.flush_size_bytes, config.max_batch_bytes)
 
-    def open(self, client_id: str) -> str:
-        """Open a producer, if there is none yet, and so the queue's ledger; returns the id of the queue."""
-        if self._producer is None:
-            self._producer = self._open_producer(client_id)
+    def queue_id(self) -> str | None:
+        """The id of the queue; None if it has none yet."""
         view = self._ledger.read()
-        assert view is not None, "a producer with a client id has made it"
-        return view.queue_id
+        return None if view is None else view.queue_id
+
+    def open(self, client_id: str) -> str:
+        """Open the queue for this client, which gives it an id if it had none; returns that."""
+        self._open_producer(client_id).close()
+        found = self.queue_id()
+        assert found is not None, "a producer with a client id has made it"
+        return found
 
     def problem(self, entries: Sequence[bytes]) -> InvalidInput | None:
         """Why these entries cannot be in the queue; None if they can."""

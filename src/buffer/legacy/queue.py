@@ -45,11 +45,17 @@ from buffer.store.base import CanDelete, CanSwap
 log = logging.getLogger(__name__)
 
 UNREADABLE = (CorruptBatch, ObjectNotFound, InvalidInput)
-"""What `_fetch` raises for a batch that nobody can read; whatever else it raises is the store's."""
+"""What `fetch_pairs` raises for a batch that nobody can read; whatever else it raises is the store's."""
 
 
 class CanCollect(CanSwap, CanDelete, Protocol):
     """What is needed of a store."""
+
+
+def fetch_pairs(reader: FetchHandle, location: str) -> list[KeyValueEntry]:
+    """The pairs of a batch. Raises one of UNREADABLE, and StorageError."""
+    data = reader.fetch_raw(BatchDescriptor(0, object_location(location))).data
+    return decode_batch(data, location)
 
 
 class LegacyQueue:
@@ -70,9 +76,7 @@ class LegacyQueue:
         return CasObject(self._store, path, self._clock, timeout_s=self._cas_timeout_s)
 
     def _fetch(self, location: str) -> list[KeyValueEntry]:
-        """The pairs of a batch. Raises one of UNREADABLE, and StorageError."""
-        data = self._reader.fetch_raw(BatchDescriptor(0, object_location(location))).data
-        return decode_batch(data, location)
+        return fetch_pairs(self._reader, location)
 
     # Both manifests
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from buffer_delta.formats.arrow import ArrowFormat
     from buffer_delta.formats.base import RESCUED, Format, Parsed
     from buffer_delta.formats.json.format import JsonFormat
+    from buffer_delta.formats.keyvalue import KeyValueFormat
     from buffer_delta.formats.merge import merge_schemas, settle
     from buffer_delta.formats.plain import RawFormat, TextFormat
     from buffer_delta.formats.schemas import arrow_schema
@@ -25,6 +26,7 @@ __all__ = [
     "ArrowFormat",
     "Format",
     "JsonFormat",
+    "KeyValueFormat",
     "Parsed",
     "RawFormat",
     "TextFormat",

@@ -99,9 +99,17 @@ def _decode(text: str) -> Any:
 
 def load(entry: bytes) -> dict[str, Any]:
     """The record. Raises BadRecord."""
+    record = load_value(entry)
+    if not isinstance(record, dict):
+        raise BadRecord(f"not a JSON object but {_kind(record)}")
+    return record
+
+
+def load_value(entry: bytes) -> Any:
+    """Any JSON value, by the same rules. Raises BadRecord."""
     try:
         text = entry.decode()
-        record = _decode(text)
+        value = _decode(text)
     except UnicodeDecodeError as error:
         raise BadRecord(f"not UTF-8: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
@@ -109,13 +117,11 @@ def load(entry: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         what = "empty" if not entry.strip() else f"not JSON: {error.msg} at character {error.pos}"
         raise BadRecord(what) from error
-    if not isinstance(record, dict):
-        raise BadRecord(f"not a JSON object but {_kind(record)}")
-    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(record) > DEPTH_MAX:
+    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(value) > DEPTH_MAX:
         raise BadRecord(f"nested deeper than {DEPTH_MAX} levels")
-    if "\\u" in text and _has_lone_surrogate(record):
+    if "\\u" in text and _has_lone_surrogate(value):
         raise BadRecord("not JSON: half of a surrogate pair in a string")
-    return record
+    return value
 
 
 def to_text(value: Any) -> str:
