@@ -20,13 +20,14 @@ from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.creation_cycles import CreationCycles
 from tests.crash.loader_cycles import LoaderCycles
+from tests.crash.migrate_cycles import MigrateCycles
 from tests.crash.producer_cycles import ProducerCycles
 from tests.crash.s3 import through
 from tests.crash.verdict import Verdict
 from tests.fault_proxy import FaultProxy, evenly
 from tests.servers import run_s3_server
 
-CYCLES = {"producer": 1000, "client": 200, "creation": 200, "loader": 200}
+CYCLES = {"producer": 1000, "client": 200, "creation": 200, "loader": 200, "migrate": 50}
 """How often each kind dies in a whole run."""
 
 
@@ -62,6 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     if cycles["loader"]:
         loaders = LoaderCycles(folder / "loaders", seed, tell)
         verdicts.append(_report("loaders", cycles["loader"], loaders.run))
+    if cycles["migrate"]:
+        migrations = MigrateCycles(folder / "migrate", seed, tell)
+        verdicts.append(_report("migrations of an older queue", cycles["migrate"], migrations.run))
     if any(verdict.violations for verdict in verdicts):
         tell(f"FAILED with seed {seed}; look at {folder}")
         return 1

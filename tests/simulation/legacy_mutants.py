@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import takewhile
 from typing import Any
 from unittest.mock import patch
 
 from buffer.cas import Snapshot
+from buffer.errors import ContentionError, IdempotencyConflict, ProducerStopped, StorageError
 from buffer.legacy import ingestor, manifests
 from buffer.legacy.claims import Claims, CollectedBatch
 from buffer.legacy.format import (
     ConsumerManifest,
+    ProducerManifest,
     decode_producer_manifest,
     encode_consumer_manifest,
 )
 from buffer.legacy.ingestor import Flusher
 from buffer.legacy.manifests import Ack, Held
+from buffer.legacy.migration import Migration
+from buffer.legacy.moves import Move, Moves, encode_moves
+from buffer.legacy.new_queue import NewQueue
 from buffer.store.base import Won
 from tests.simulation.mutants import Mutant
 
@@ -254,4 +261,106 @@ def append_gives_up_too_surely() -> Iterator[None]:
             raise self._manifest.contention(1) from error
 
     with patch.object(Flusher, "_append", append):
+        yield
+
+
+# The migration
+
+
+@legacy_mutant(r"moved again|in the queue already")
+def claims_are_looked_at_before_the_list_of_moves() -> Iterator[None]:
+    """Another migration finishes a batch between the two looks: it is numbered again."""
+
+    def number(self: Migration) -> Moves:
+        ready = self._line().ready
+        self._read(ready)
+
+        def change(seen: Snapshot) -> bytes | None:
+            moves = self._decode_moves(seen)
+            if moves.open:
+                return None
+            batches = [(where, len(self._entries[where])) for where in takewhile(self._entries.__contains__, ready)]
+            return encode_moves(moves.assigned(batches)) if batches else None
+
+        return self._decode_moves(self._list.update(change))
+
+    with patch.object(Migration, "_number", number):
+        yield
+
+
+@legacy_mutant(r"is not in the new queue: it is lost")
+def moved_before_it_is_durable() -> Iterator[None]:
+    """The old queue is told first."""
+    real = NewQueue.put
+
+    def step(self: Migration) -> Any:
+        def put(target: NewQueue, client_id: str, moves: Any, *rest: Any, **options: Any) -> int:
+            self._ack(moves)
+            return real(target, client_id, moves, *rest, **options)
+
+        with patch.object(NewQueue, "put", put):
+            return real_step(self)
+
+    real_step = Migration.step
+    with patch.object(Migration, "step", step):
+        yield
+
+
+@legacy_mutant(r"which is not done")
+def retired_before_it_is_done() -> Iterator[None]:
+    """Whoever comes next finds the claims, and no numbers: it gives new ones."""
+    real = Migration._ack
+
+    def ack(self: Migration, finished: tuple[Move, ...]) -> int:
+        self._retire(finished, -1)
+        return real(self, finished)
+
+    with patch.object(Migration, "_ack", ack):
+        yield
+
+
+@legacy_mutant(r"moved again|in the queue already|which is not done")
+def numbers_of_an_earlier_life_are_dropped() -> Iterator[None]:
+    """A process begins with a list of its own."""
+    real = Migration.open
+
+    def open_anew(self: Migration) -> Moves:
+        moves = real(self)
+
+        def change(seen: Snapshot) -> bytes | None:
+            found = self._decode_moves(seen)
+            return encode_moves(replace(found, open=(), generation=found.generation + 1)) if found.open else None
+
+        self._list.update(change)
+        return moves
+
+    with patch.object(Migration, "open", open_anew):
+        yield
+
+
+@legacy_mutant(r"is not in the new queue: it is lost")
+def client_goes_on_behind_a_conflict() -> Iterator[None]:
+    """What another migration may have in the queue is held for done: a conflict is taken for an answer."""
+    real = NewQueue._produce
+
+    def produce(self: NewQueue, producer: Any, moves: Any, entries_of: Any) -> int:
+        try:
+            return real(self, producer, moves, entries_of)
+        except (ContentionError, ProducerStopped, StorageError, IdempotencyConflict):
+            return max(move.end for move in moves) - 1
+
+    with patch.object(NewQueue, "_produce", produce):
+        yield
+
+
+@legacy_mutant(r"were moved, in this order|behind call")
+def order_is_not_waited_for() -> Iterator[None]:
+    """What is behind another's claim is moved past it."""
+
+    def line(consumer: ConsumerManifest, producer: ProducerManifest) -> manifests.Line:
+        waiting = manifests._waiting(consumer, producer)
+        ready = tuple(where for where in waiting if consumer.claimed.get(where) == manifests.MOVING_MS)
+        return manifests.Line(ready, None, len(waiting))
+
+    with patch.object(manifests, "line", line):
         yield

@@ -129,7 +129,9 @@ def migrate(old: str, new: str, dry_run: bool, give_back: bool, as_json: bool, *
     target = NewQueue(new_store, produce, clock, lambda client_id: Producer(produce, client_id=client_id))
     with ThreadPoolExecutor(READS_AT_ONCE, thread_name_prefix="buffer-migrate") as pool:
         migration = Migration(old_store, collect, clock, target, window=options["window"], mapper=pool.map)
-        migration.open()
+        begun = migration.open()
+        if begun.batches or begun.open:
+            echo(f"going on after {plural(begun.batches, 'batches')}, {plural(begun.pairs, 'pairs')}", err=True)
         try:
             if give_back:
                 given = migration.give_back()

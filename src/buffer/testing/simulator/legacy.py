@@ -1,4 +1,4 @@
-"""Worlds with a queue of the older format: Ingestors, Collectors, and batches that nobody can read."""
+"""Worlds with a queue of the older format: Ingestors, Collectors, migrations, and batches that nobody can read."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from random import Random
 from buffer.legacy.format import ProducerManifest, encode_producer_manifest
 from buffer.testing.simulator.actors.legacy_collector import LegacyCollectorActor
 from buffer.testing.simulator.actors.legacy_ingestor import LegacyIngestorActor
+from buffer.testing.simulator.actors.legacy_mover import LegacyMoverActor
 from buffer.testing.simulator.faults import Weather
-from buffer.testing.simulator.legacy_witness import LEGACY_PATH, LEGACY_PREFIX, LegacyWitness
+from buffer.testing.simulator.legacy_witness import LEGACY_PATH, LEGACY_PREFIX, LegacyWitness, MovedWitness
 from buffer.testing.simulator.trace import Trace
+from buffer.testing.simulator.witness import QueueWitness
 from buffer.testing.simulator.world import World
 
 HURRIED = 0.3
 """Of the worlds: requests hang for longer than it takes to collect a batch and to clean up after it, so that they
 find the manifests as they were when they were sent."""
 UNREADABLE = 0.25  # of the worlds
+MIGRATED = 0.4  # of the worlds
 SKEWS_PER_TIMEOUT = 6  # each clock's: then two of them differ by a third of the timeout, as the docs allow
 
 
@@ -45,7 +48,8 @@ def simulate_legacy(seed: int, trace: Trace | None = None) -> World:
             timeout_s=request_timeout_s,
             skew_s=skew_s,
         )
-    world = World(f"{seed} legacy", weather, trace)
+    movers = random.choice((1, 1, 2)) if random.random() < MIGRATED else 0
+    world = World(f"{seed} legacy", weather, trace, MovedWitness if movers else QueueWitness)
     world.scheduler.note("*", f"seed {seed}: legacy, claims stale after {timeout_s:.2f} s, {weather}")
     cas_timeout_s = random.choice((request_timeout_s, timeout_s, 3 * timeout_s))
     settings = {
@@ -60,6 +64,7 @@ def simulate_legacy(seed: int, trace: Trace | None = None) -> World:
         world.server,
         timeout_ms=settings["heartbeat_timeout_ms"],  # type: ignore[arg-type]  # a dict of ints and a float
         read_tries=settings["read_tries"],  # type: ignore[arg-type]
+        moved=world.queue if isinstance(world.queue, MovedWitness) else None,
     )
     if random.random() < UNREADABLE:
         _plant_unreadable(world, witness, random)
@@ -73,7 +78,17 @@ def simulate_legacy(seed: int, trace: Trace | None = None) -> World:
             append_timeout_s=cas_timeout_s,
         )
         world.add(ingestor, random.uniform(0.0, storm_s / 4))
-    for index in range(random.choice((1, 2, 2, 3))):
+    for index in range(movers):
+        mover = LegacyMoverActor(
+            world,
+            f"mover{index}",
+            poll_s=(0.002, 0.05) if is_hurried else (0.01, timeout_s),
+            window=random.choice((1, 2, 5)),
+            collect=settings,
+            produce={"append_timeout_s": cas_timeout_s, "flush_size_bytes": random.choice((1, 100, 1 << 20))},
+        )
+        world.add(mover, random.uniform(0.0, storm_s / 2))
+    for index in range(random.choice((0, 0, 1, 2) if movers else (1, 2, 2, 3))):
         collector = LegacyCollectorActor(
             world,
             f"collector{index}",

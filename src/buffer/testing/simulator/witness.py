@@ -173,7 +173,7 @@ class QueueWitness:
         if data is None:
             self._violate(f"{caller.name} appended {entry.location} as {entry.sequence}, but there is no such object")
             return
-        records = tuple(Record.from_bytes(entry) for entry in decode_batch(data))
+        records = tuple(self._record(entry) for entry in decode_batch(data))
         self._sequence_of[entry.location] = entry.sequence
         if not caller.alive:
             self._counts["appends of the dead"] += 1
@@ -181,6 +181,9 @@ class QueueWitness:
         self._check_mark(caller, entry, records)
         for record in records:
             self._record_landed(record, entry.sequence)
+
+    def _record(self, entry: bytes) -> Record:
+        return Record.from_bytes(entry)
 
     def _check_mark(self, caller: Process, entry: BatchDescriptor, records: tuple[Record, ...]) -> None:
         mark = mark_of(entry.metadata)
