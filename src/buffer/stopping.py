@@ -1,4 +1,4 @@
-"""A flag that says "stop" from anywhere: other threads, signal handlers, destructors.
+"""Ending: a flag that says "stop" from anywhere (other threads, signal handlers, destructors), and `with` blocks.
 
 `threading.Event` cannot: `set` takes the lock that `wait` holds for moments, so a signal handler that sets the event on
 which its own thread is just beginning to wait never returns. `queue.SimpleQueue` cannot either: in CPython 3.11 a `get`
@@ -9,8 +9,11 @@ the flag is set; nobody holds another while he waits, and releasing never waits.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
+
+from buffer.errors import BufferQueueError
 
 WAIT_MAX_S = 0.5  # at once, in the main thread: a signal that the system hands to another one does not end a wait here
 
@@ -42,3 +45,13 @@ class StopFlag:
     def _open(self) -> None:
         with suppress(RuntimeError):  # it is open already: another `set`, or one in the middle of this call
             self._gate.release()
+
+
+def close_after(error: BaseException | None, close: Callable[[], None], what: str) -> None:
+    """Close at the end of a `with` block. A failure must not hide the error that ended the block: it becomes a note."""
+    try:
+        close()
+    except BufferQueueError as failure:
+        if error is None:
+            raise
+        error.add_note(f"closing the {what} failed as well: {type(failure).__name__}: {failure}")

@@ -291,18 +291,25 @@ def claims_are_looked_at_before_the_list_of_moves() -> Iterator[None]:
 @legacy_mutant(r"is not in the new queue: it is lost")
 def moved_before_it_is_durable() -> Iterator[None]:
     """The old queue is told first."""
-    real = NewQueue.put
+    real = Migration.__init__
 
-    def step(self: Migration) -> Any:
-        def put(target: NewQueue, client_id: str, moves: Any, *rest: Any, **options: Any) -> int:
-            self._ack(moves)
-            return real(target, client_id, moves, *rest, **options)
+    class AcksFirst:
+        def __init__(self, migration: Migration, target: NewQueue) -> None:
+            self._migration = migration
+            self._target = target
 
-        with patch.object(NewQueue, "put", put):
-            return real_step(self)
+        def put(self, client_id: str, moves: Any, *rest: Any, **options: Any) -> int:
+            self._migration._ack(moves)
+            return self._target.put(client_id, moves, *rest, **options)
 
-    real_step = Migration.step
-    with patch.object(Migration, "step", step):
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._target, name)
+
+    def init(self: Migration, *args: Any, **options: Any) -> None:
+        real(self, *args, **options)
+        self._target = AcksFirst(self, self._target)  # type: ignore[assignment]
+
+    with patch.object(Migration, "__init__", init):
         yield
 
 

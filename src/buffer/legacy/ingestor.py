@@ -48,6 +48,7 @@ from buffer.legacy.format import (
 )
 from buffer.produce.durability import DurabilityWatcher, Durable, Settled
 from buffer.produce.intake import Intake, PendingBatch, check_call
+from buffer.stopping import close_after
 from buffer.store.base import CanHead, CanPut, CanSwap, Won
 from buffer.store.open import open_store
 
@@ -267,13 +268,7 @@ class Ingestor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            self.close()
-        except BufferQueueError as failure:
-            if error is None:
-                raise
-            # It must not hide the error that ended the block.
-            error.add_note(f"closing the Ingestor failed as well: {type(failure).__name__}: {failure}")
+        close_after(error, self.close, "Ingestor")
 
     def __repr__(self) -> str:
         return f"Ingestor(manifest_path={self.config.manifest_path!r})"

@@ -25,12 +25,13 @@ from typing import Any, Self
 
 from buffer.clock import Clock, SystemClock
 from buffer.config import ProducerConfig
-from buffer.errors import BufferQueueError, InvalidInput
+from buffer.errors import InvalidInput
 from buffer.marks import check_client_seq
 from buffer.produce.client_seqs import ClientSeqs
 from buffer.produce.durability import DurabilityWatcher, Durable, WriteHandle
 from buffer.produce.engine import ProducerEngine, unclosed
 from buffer.produce.intake import Entries, check_call
+from buffer.stopping import close_after
 
 __all__ = ["DurabilityWatcher", "Durable", "Producer", "WriteHandle"]
 
@@ -157,13 +158,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except BufferQueueError as failure:  # must not hide the error that ended the block
-            error.add_note(f"closing the producer failed as well: {type(failure).__name__}: {failure}")
+        close_after(error, self.close, "producer")
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)  # missing if __init__ failed
