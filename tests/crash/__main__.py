@@ -19,16 +19,18 @@ from buffer.config import ConsumerConfig
 from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.creation_cycles import CreationCycles
+from tests.crash.lease_cycles import LeaseCycles
+from tests.crash.lease_cycles import Plan as LeasePlan
 from tests.crash.loader_cycles import LoaderCycles
 from tests.crash.migrate_cycles import MigrateCycles
 from tests.crash.producer_cycles import ProducerCycles
 from tests.crash.s3 import through
 from tests.crash.verdict import Verdict
 from tests.fault_proxy import FaultProxy, evenly
-from tests.servers import run_s3_server
+from tests.servers import StoreAddress, run_s3_server
 
-CYCLES = {"producer": 1000, "client": 200, "creation": 200, "loader": 200, "migrate": 50}
-"""How often each kind dies in a whole run."""
+CYCLES = {"producer": 1000, "client": 200, "lease": 2000, "creation": 200, "loader": 200, "migrate": 50}
+"""How often each kind dies in a whole run; of leases, how many batches are worked off by workers that die."""
 
 
 def tell(text: str) -> None:
@@ -57,6 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
     if cycles["client"]:
         for where, run in (("local files", _local_client), ("S3 over a bad network", _s3_client)):
             verdicts.append(_report(f"a client on {where}", cycles["client"], partial(run, folder, seed)))
+    if cycles["lease"]:
+        for where, run in (("local files", _local_leases), ("S3 over a bad network", _s3_leases)):
+            verdicts.append(_report(f"workers on {where}", cycles["lease"], partial(run, folder, seed)))
+        verdicts.append(_report("workers in order", max(1, cycles["lease"] // 10), partial(_in_order, folder, seed)))
     if cycles["creation"]:
         creation = CreationCycles(folder / "creation", seed, tell)
         verdicts.append(_report("loaders creating tables", cycles["creation"], creation.run))
@@ -91,6 +97,34 @@ def _s3_client(folder: Path, seed: int, cycles: int) -> Verdict:
         config = ConsumerConfig(store=address.url, store_options=address.options, gc_interval_s=0.3, cas_timeout_s=20)
         consumer = KeepingConsumer(config, batches_max=50)
         return ClientCycles(folder / "s3 client", seed, settings, consumer, tell, proxy.calm).run(cycles)
+
+
+def _leases(batches: int) -> LeasePlan:
+    bad = max(1, batches // 200)
+    return LeasePlan(batches, strikes=max(1, batches // 15), damaged=bad, missing=bad)
+
+
+def _local_leases(folder: Path, seed: int, batches: int) -> Verdict:
+    address = StoreAddress(str(folder / "leases" / "store"), {})
+    return LeaseCycles(folder / "leases" / "cycles", seed, address, address, tell).run(_leases(batches))
+
+
+def _in_order(folder: Path, seed: int, batches: int) -> Verdict:
+    """One batch is out at a time, so every kill costs a lease's time."""
+    address = StoreAddress(str(folder / "in order" / "store"), {})
+    plan = LeasePlan(batches, strikes=max(1, batches // 10), in_order=True)
+    return LeaseCycles(folder / "in order" / "cycles", seed, address, address, tell).run(plan)
+
+
+def _s3_leases(folder: Path, seed: int, batches: int) -> Verdict:
+    (folder / "s3 leases").mkdir()
+    with (
+        run_s3_server(folder / "s3 leases") as server,
+        FaultProxy(server.endpoint, evenly(0.15), seed, slow_s=(0.02, 1.2)) as proxy,
+    ):
+        direct = server.new_address()
+        cycles = LeaseCycles(folder / "s3 lease cycles", seed, direct, through(proxy, direct, timeout="1s"), tell)
+        return cycles.run(_leases(batches))
 
 
 def _report(what: str, cycles: int, run: Callable[[int], Verdict]) -> Verdict:
