@@ -59,7 +59,7 @@ crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batch
 	$(BIN)/python -m tests.crash
 
 bench: setup ## Run the benchmarks, one after the other
-	for b in codec manifest produce consume load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
+	for b in codec manifest produce consume leases load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
 
 wheel: setup ## Build wheel and sdist; install the wheel alone in a new venv and use it
 	bash scripts/check_wheel.sh $(PYTHON)
