@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -169,6 +171,28 @@ def test_should_bound_memory_however_many_partitions(monkeypatch: pytest.MonkeyP
     assert sum(file.rows for file in found) == 5000
     assert len(found) > 50, "files were closed early, or the bound was never met"
     assert max(in_hand) < 120_000
+
+
+def test_should_let_go_of_what_is_written_when_a_partition_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "ROW_GROUP_BYTES", 100_000)
+    schema = pa.schema([("k", pa.string()), ("v", pa.binary())])
+    rng, allocated = random.Random(1), []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(100):  # one row of each belongs to a partition that never grows enough to be written
+            values = pa.array([rng.randbytes(1000) for _ in range(100)], pa.binary())
+            yield pa.RecordBatch.from_arrays([pa.array(["rare"] + ["often"] * 99), values], schema=schema)
+            del values
+            allocated.append(pa.total_allocated_bytes())
+
+    class Forgetful(FaultyStore):
+        def put(self, location: str, data: bytes | memoryview) -> None:
+            pass  # a memory store would keep the very bytes that should be gone
+
+    before = pa.total_allocated_bytes()
+    rules = FileRules(schema, ("k",), codec="none", target_file_bytes=500_000)
+    write_files(batches(), rules, Forgetful(open_store("memory://")))
+    assert max(allocated) - before < 2_000_000, "10 MB went through"
 
 
 # Sizes

@@ -2,7 +2,8 @@
 
 The rules:
 - A file gets a new name, a UUID, and is never written again. Dying at any point leaves whole files that no commit
-  names, or nothing: a store shows an object only when it is complete. VACUUM removes them, as it does Spark's own.
+  names, or nothing: a store shows an object only when it is complete. VACUUM removes them, as it does Spark's own. On
+  local files a hidden temporary one may be left too, which a listing by the store removes after a day.
 - A row is checked before its file is written: what has a null where the table takes none raises NullRefused, and then
   the caller commits nothing.
 - Values are not changed. Columns come as the table has them, or in a type that Arrow widens without loss; else

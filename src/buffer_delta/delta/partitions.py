@@ -59,10 +59,10 @@ def split(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Values,
         return
     order = np.argsort(group, kind="stable")
     ends = np.cumsum(np.bincount(group, minlength=len(texts)))
-    rows = rest.take(pa.array(order)) if rest.num_columns else rest
     start = 0
     for values, end in zip(texts, ends.tolist(), strict=True):
-        yield values, rows.slice(start, end - start)
+        # A copy for each, and no slices of one: a partition's few rows, which wait for long, would keep all the others.
+        yield values, rest.take(pa.array(order[start:end]))
         start = end
 
 
