@@ -56,7 +56,7 @@ async def run(options: argparse.Namespace) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store_options = {"client_options": {"allow_http": True}} if options.allow_http else {}
     config = ProducerConfig(store=options.store, store_options=store_options, flush_interval_ms=100)
-    with Producer(config) as producer:
+    async with Producer(config) as producer:
         names = [f"sensor-{number + 1}" for number in range(options.tasks)]
         durable = await asyncio.gather(*(sensor(producer, name, options, stop) for name in names))
     for name, count in zip(names, durable, strict=True):

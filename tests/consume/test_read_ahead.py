@@ -88,6 +88,47 @@ def test_should_poll_for_more_when_told_to(memory: Store) -> None:
         later.join()
 
 
+def test_should_follow_until_stopped_and_ack_the_batch_in_hand(store: Store) -> None:
+    fill(store, 3)
+    consumer = Consumer.new(config(store))
+    seen = []
+    batches = consumer.batches(follow=True, auto_ack=True)
+    for batch in batches:
+        seen.append(batch.sequence)
+        if batch.sequence == 2:
+            batches.stop()  # as a signal handler would, in the middle of the work on it
+    assert seen == [0, 1, 2]
+    assert len(manifest_of(store)) == 0, "what was worked on is acked and dequeued"
+    assert list(batches) == []
+    fill(store, 1)
+    assert [b.sequence for b in consumer.batches()] == [3], "the consumer itself goes on"
+
+
+@pytest.mark.parametrize("end", ["stop", "close", "consumer"])
+def test_should_end_following_from_another_thread_without_waiting_for_the_next_look(memory: Store, end: str) -> None:
+    waiting = threading.Event()
+    consumer = Consumer.new(config(Tapped(memory, lambda operation, _: waiting.set() if "get" in operation else None)))
+    waiting.clear()
+    batches = consumer.batches(follow=True, poll_interval_s=3600)
+    results: list[list[Any]] = []
+    reading = threading.Thread(target=lambda: results.append(list(batches)), daemon=True)
+    reading.start()
+    assert waiting.wait(30), "it has looked at the queue"
+    {"stop": batches.stop, "close": batches.close, "consumer": consumer.close}[end]()
+    reading.join(30)
+    assert results == [[]]
+
+
+def test_should_say_that_it_is_fenced_while_following(memory: Store) -> None:
+    fill(memory, 1)
+    consumer = Consumer.new(config(memory))
+    batches = consumer.batches(follow=True, poll_interval_s=0.001)
+    assert next(batches).sequence == 0
+    Consumer.new(config(memory))
+    with pytest.raises(Fenced):
+        next(batches)
+
+
 def test_should_see_batches_that_came_while_it_read(memory: Store) -> None:
     fill(memory, 3)
     consumer = Consumer.new(config(memory))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack
 
+import pytest
+
+from buffer.errors import StoreUnusable
 from buffer.produce.durability import Durable
 from buffer.produce.producer import Producer
 from buffer.store import open_store
+from buffer.testing import Fault, FaultyStore
 from tests.produce.producer_support import (
     HeldStore,
     entries_of,
@@ -93,3 +97,33 @@ def test_should_survive_an_event_loop_that_is_gone() -> None:
         producer.flush()
         producer.produce([b"two"])
     assert entries_of(inner) == [b"one", b"two"]
+
+
+def test_should_close_without_stalling_the_event_loop() -> None:
+    store = HeldStore(open_store("memory://"))
+
+    async def main() -> Durable:
+        with ExitStack() as held:
+            held.enter_context(store.hold("put"))
+            async with make_producer(store, flush_interval_ms=60_000) as producer:
+                handle = await producer.produce_async([b"one"])
+                asyncio.get_running_loop().call_later(0.02, held.close)  # runs only if leaving the block does not stall
+        result = handle.watcher.result()
+        assert result is not None, "leaving the block has flushed it"
+        return result
+
+    assert asyncio.run(main()).sequence == 0
+    assert entries_of(store) == [b"one"]
+
+
+def test_should_note_on_the_error_of_the_block_what_could_not_be_flushed() -> None:
+    store = FaultyStore(open_store("memory://"), [Fault.before("put", StoreUnusable, times=100)])
+
+    async def main() -> None:
+        async with make_producer(store, flush_interval_ms=60_000) as producer:
+            await producer.produce_async([b"one"])
+            raise ValueError("of the block")
+
+    with pytest.raises(ValueError, match="of the block") as caught:
+        asyncio.run(main())
+    assert "closing the producer failed as well" in caught.value.__notes__[0]

@@ -29,7 +29,7 @@ from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig
 from buffer.consume.cursor import Position
 from buffer.consume.fetch import FetchHandle, with_way_past
-from buffer.consume.read_ahead import MAX_BYTES_DEFAULT, PREFETCH_DEFAULT, ReadAhead
+from buffer.consume.read_ahead import MAX_BYTES_DEFAULT, POLL_INTERVAL_DEFAULT_S, PREFETCH_DEFAULT, ReadAhead
 from buffer.consume.takeover import take_over
 from buffer.errors import BufferQueueError, CorruptBatch, InvalidInput, ObjectNotFound
 from buffer.gc.collector import Collector
@@ -72,6 +72,7 @@ class Consumer:
         self._position = position
         self._collector = collector
         self._reading = threading.Lock()
+        self._following: weakref.WeakSet[ReadAhead] = weakref.WeakSet()
         if collector is not None:
             # The collector does not know the consumer, so a dropped consumer can go, and takes it along.
             weakref.finalize(self, collector.stop)
@@ -190,11 +191,14 @@ class Consumer:
         prefetch: int = PREFETCH_DEFAULT,
         max_bytes: int = MAX_BYTES_DEFAULT,
         auto_ack: bool = False,
+        follow: bool = False,
         poll_interval_s: float | None = None,
     ) -> ReadAhead:
         """Iterate over the batches in order, fetching up to `prefetch` of them, or `max_bytes`, ahead in threads.
 
-        The iteration ends when the queue is drained, or with `poll_interval_s` waits for more. Ack with
+        The iteration ends when the queue is drained. With `follow` it waits for more instead, looking every
+        `poll_interval_s` (1 s, unless given; giving it is enough), until `stop()` or `close()` of the iterator or
+        `close()` of this consumer, each from any thread; once another consumer took over it raises Fenced. Ack with
         `ack(batch)` of the iterator, in any order; or with `auto_ack`, where asking for the next batch acks the
         one before. Acks are dequeued every 100, at the end, and by `close`. The cursor moves as batches come out,
         so after a `break` the consumer goes on where the loop stopped: asking for the next batch, in whatever way,
@@ -203,16 +207,24 @@ class Consumer:
             with consumer.batches(prefetch=8, auto_ack=True) as batches:
                 for batch in batches:
                     handle(batch.to_arrow())
+
+            with consumer.batches(follow=True, auto_ack=True) as batches:
+                signal.signal(signal.SIGTERM, lambda *_: batches.stop())
+                for batch in batches:  # for ever, or until SIGTERM
+                    handle(batch.to_arrow())
         """
         self._position.check_open()
-        return ReadAhead(
+        batches = ReadAhead(
             self._position,
             self._handle,
             prefetch=prefetch,
             max_bytes=max_bytes,
             auto_ack=auto_ack,
-            poll_interval_s=poll_interval_s,
+            poll_interval_s=POLL_INTERVAL_DEFAULT_S if follow and poll_interval_s is None else poll_interval_s,
         )
+        if follow or poll_interval_s is not None:
+            self._following.add(batches)
+        return batches
 
     # Acking
 
@@ -286,16 +298,20 @@ class Consumer:
         If the dequeue fails the consumer is closed all the same, and the error is raised: those batches come again
         to a consumer that is opened without `last_acked`. Calling `close` once more tries the dequeue once more.
         """
-        if self._collector is not None:
-            self._collector.close()
+        self._end_work()
         self._position.close()
         self._position.flush_pending()
 
     def abandon(self) -> None:
         """Close without touching the queue: acks that were not dequeued are forgotten."""
+        self._end_work()
+        self._position.abandon()
+
+    def _end_work(self) -> None:
+        for batches in tuple(self._following):
+            batches.stop()  # one that waits for more would else find out at its next look
         if self._collector is not None:
             self._collector.close()
-        self._position.abandon()
 
     def __enter__(self) -> Self:
         return self

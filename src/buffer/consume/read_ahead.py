@@ -46,6 +46,7 @@ LOOKAHEAD = 16
 PREFETCH_MAX = 256  # one thread each
 PREFETCH_DEFAULT = 8
 MAX_BYTES_DEFAULT = 256 * MIB
+POLL_INTERVAL_DEFAULT_S = 1.0  # of an iteration that waits for more: an unchanged manifest costs one short reply
 ESTIMATE_DECAY = 0.9  # one huge batch slows the next dozen fetches, not the whole run
 
 
@@ -97,7 +98,7 @@ class _Task:
 class ReadAhead:
     """An iterator of batches in order, fetched ahead. Close it, use it in `with`, or drop it: its threads end.
 
-    Iterate in one thread; `ack` and `close` may be called from any.
+    Iterate in one thread; `ack`, `stop` and `close` may be called from any, and `stop` from a signal handler.
     """
 
     def __init__(
@@ -139,6 +140,8 @@ class ReadAhead:
         self._estimate_bytes = 0
         self._pool_lock = threading.Lock()
         self._closed = StopFlag()
+        self._ended = StopFlag()
+        """No batch comes out any more: closed, or told to stop; then the one in hand is still acked."""
         self._pool = ThreadPoolExecutor(prefetch, thread_name_prefix="buffer-fetch")
         # For an iterator that is dropped, as after `break`: there is nobody to wait for the threads.
         weakref.finalize(self, _end, self._pool, self._budget)
@@ -149,13 +152,18 @@ class ReadAhead:
         return self
 
     def __next__(self) -> ConsumedBatch:
-        """The next batch. Without `poll_interval_s` the iteration ends when the queue is drained.
+        """The next batch. Without `poll_interval_s` the iteration ends when the queue is drained; with it, when this
+        iterator or the consumer is closed or `stop` was called.
 
         On an error the cursor has not moved: asking again tries the same batch again. With `auto_ack`, asking
         for the next batch acks the one before; an error of that ack is raised here, and it is tried again too.
         """
         if not self._closed.is_set():
-            self._position.ack_in_hand()
+            try:
+                self._position.ack_in_hand()
+            except Closed:
+                if self._poll_interval_s is None:
+                    raise
         batch = self._take()
         if batch is None:
             raise StopIteration
@@ -174,9 +182,14 @@ class ReadAhead:
 
     def _take(self) -> ConsumedBatch | None:
         """Wait for the batch that is due; None if there is none to come. It stays in its slot for now."""
-        while not self._closed.is_set():
-            self._position.check_cursor(self._due)
-            self._look_ahead()
+        while not self._ended.is_set():
+            try:
+                self._position.check_cursor(self._due)
+                self._look_ahead()
+            except Closed:
+                if self._poll_interval_s is None:
+                    raise
+                break  # it waited for more, and there will be none
             self._start_fetches()
             if self._slots:
                 batch = self._await(self._slots[0])
@@ -186,7 +199,7 @@ class ReadAhead:
                 self._position.flush_pending()
                 if self._poll_interval_s is None:
                     break
-                self._closed.wait(self._poll_interval_s)
+                self._ended.wait(self._poll_interval_s)
         self.close()
         return None
 
@@ -271,11 +284,16 @@ class ReadAhead:
         """Say that a batch that came out is done with, in any order. On an error nothing has moved: call again."""
         self._position.ack_any(batch.sequence if isinstance(batch, ConsumedBatch) else batch)
 
+    def stop(self) -> None:
+        """End the iteration before its next batch, without waiting for anything. The loop's own thread closes."""
+        self._ended.set()
+
     def close(self) -> None:
         """End the threads, waiting for fetches under way, and dequeue what was acked. The consumer stays open.
 
         Batches that were fetched and not handed out are dropped; the consumer's cursor stands on the first.
         """
+        self._ended.set()
         with self._pool_lock:
             self._closed.set()
         self._budget.close()

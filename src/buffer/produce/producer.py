@@ -43,6 +43,8 @@ class Producer:
             handle = producer.produce([b"one", b"two"], metadata=b"from sensor 7")
             handle.watcher.await_durable()
 
+    In asyncio: `async with Producer(…) as producer`, `produce_async`, `await handle`.
+
     A batch that cannot be made durable fails its own handles and nothing else: later calls are tried anew, so a
     store that comes back is used again. After StorageError, ContentionError or InvalidInput the entries are surely
     not in the queue: produce them again. After AppendOutcomeUnknown they may be; after StateLost or CorruptData
@@ -159,6 +161,15 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         close_after(error, self.close, "producer")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Like leaving `with`, but the event loop goes on meanwhile. If cancelled, closing goes on behind it."""
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
 
     def __del__(self) -> None:
         engine = getattr(self, "_engine", None)  # missing if __init__ failed
