@@ -16,20 +16,17 @@ from typing import Any
 import psutil
 from pyspark import TaskContext
 
-from buffer_delta.spark.session import cached_jars, spark_session
+from buffer_delta.spark.session import spark_session
 
 POLL_S = 0.05
 SCHEMA = "id BIGINT"
 
 
 def main(master: str, source: str, target: str, signs: str) -> None:
-    jars = cached_jars(Path.home() / ".ivy2.5.2")
-    assert jars is not None, "an earlier start has put Delta's JARs there"
     spark = spark_session(
         "cluster job",
         master=master,
         config={
-            "spark.jars": ",".join(map(str, jars)),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.executor.memory": "512m",

@@ -8,12 +8,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from buffer_delta.errors import JavaMissing, SparkUnusable
-from buffer_delta.spark import session
-from buffer_delta.spark.session import cached_jars, check_delta, check_java, java_major, spark_session
+from buffer_delta.spark import jars, session
+from buffer_delta.spark.session import check_delta, check_java, java_major, spark_session
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:
@@ -74,39 +75,90 @@ def test_should_accept_java_17(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     check_java()
 
 
+def test_should_not_start_java_to_learn_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "jdk", "it was started", code=1)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    (home / "release").write_text('IMPLEMENTOR="X"\nJAVA_VERSION="17.0.15"\n')
+    check_java()
+    (home / "release").write_text('JAVA_VERSION="1.8.0_402"\n')  # then it is asked, for the words of the error
+    with pytest.raises(JavaMissing, match="it was started"):
+        check_java()
+
+
+def a_jar(folder: Path, name: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(folder / name, "w") as jar:
+        jar.writestr("x", "y")
+    return folder / name
+
+
 def test_should_use_jars_of_an_earlier_start_only_if_all_are_whole(tmp_path: Path) -> None:
-    names = [
-        pattern.format(spark=session._spark_line(), scala="2.13", delta=session._package().rsplit(":", 1)[1])
-        for pattern in session._JARS
-    ]
-    names = [name.replace("*", "0.6.0") for name in names]
-    assert cached_jars(tmp_path) is None
-    (tmp_path / "jars").mkdir()
-    for name in names:
-        assert cached_jars(tmp_path) is None
-        with zipfile.ZipFile(tmp_path / "jars" / name, "w") as jar:
-            jar.writestr("x", "y")
-    assert [jar.name for jar in cached_jars(tmp_path) or []] == names
-    whole = (tmp_path / "jars" / names[0]).read_bytes()
-    (tmp_path / "jars" / names[0]).write_bytes(whole[:20])  # another start is copying it at this moment
-    assert cached_jars(tmp_path) is None
-    (tmp_path / "jars" / names[0]).write_bytes(whole)
-    (tmp_path / "jars" / names[-1].replace("0.6.0", "0.7.0")).write_bytes(whole)  # which of the two?
-    assert cached_jars(tmp_path) is None
+    packages = [jars.delta_package()]
+    names = ["io.delta_delta-spark_4.2_2.13-4.4.0.jar", "io.delta_delta-storage-4.4.0.jar"]
+    files = [a_jar(tmp_path / "jars", name) for name in names]
+    assert jars.known_jars(tmp_path, packages) is None, "no start has fetched them"
+    jars.remember_jars(tmp_path, packages, [f"file://{file}" for file in files])
+    assert jars.known_jars(tmp_path, packages) == files
+    assert jars.known_jars(tmp_path, [*packages, "org.x:y:1"]) is None, "of other packages nothing is known"
+    whole = files[0].read_bytes()
+    for damaged in (whole[:20], b"x" * len(whole)):  # another start is copying it at this moment
+        files[0].write_bytes(damaged)
+        assert jars.known_jars(tmp_path, packages) is None
+    files[0].write_bytes(whole)
+    assert jars.known_jars(tmp_path, packages) == files
+    (listed,) = (tmp_path / "buffer-delta").glob("*.json")
+    listed.write_text(listed.read_text()[:30])  # the machine stopped in the middle of a write
+    assert jars.known_jars(tmp_path, packages) is None
 
 
-def test_should_fetch_packages_where_jars_cannot_be_used_directly() -> None:
-    cluster = session._launch_settings("yarn", None, (), False, {})
+def test_should_keep_what_spark_ships_off_the_class_path(tmp_path: Path) -> None:
+    """Two versions of one library are a matter of luck, also where a package brings one in spite of the excludes."""
+    shipped = next((Path(pyspark.__file__).parent / "jars").glob("netty-buffer-4*.jar")).name
+    ours, theirs = "software.amazon.awssdk_s3-2.35.4.jar", f"io.netty_{shipped.replace('4.', '4.1.9', 1)}"
+    for name in (ours, theirs):
+        a_jar(tmp_path / "jars", name)
+    jars.remember_jars(tmp_path, ["p"], [ours, theirs])
+    assert [jar.name for jar in jars.known_jars(tmp_path, ["p"]) or []] == [ours]
+
+
+LAPTOP = {
+    "spark.driver.bindAddress",
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.ui.enabled",
+    "spark.log.level",
+}
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://host:7077", "k8s://https://host", "localhost-by-name"])
+def test_should_leave_a_cluster_its_own_settings(master: str) -> None:
+    cluster = session._launch_settings(master, None, [jars.delta_package()], None, {})
     assert cluster["spark.jars.packages"].startswith("io.delta:delta-spark_")
     assert "org.apache.hadoop:hadoop-client-api" in cluster["spark.jars.excludes"]
-    assert "spark.driver.bindAddress" not in cluster
-    assert "spark.databricks.delta.snapshotPartitions" not in cluster
-    more = session._launch_settings("local[2]", "4g", ["org.x:y:1"], True, {})
-    logging = more["spark.driver.extraJavaOptions"].partition("configurationFile=file://")[2]
+    assert not cluster.keys() & {*LAPTOP, "spark.driver.memory", "spark.sql.shuffle.partitions"}
+    assert session._launch_settings(master, "4g", ["p"], None, {})["spark.driver.memory"] == "4g"
+    assert session._launch_settings(master, None, ["p"], True, {}).keys() >= LAPTOP - {"spark.driver.bindAddress"}
+
+
+def test_should_give_the_executors_of_a_local_cluster_their_jars(tmp_path: Path) -> None:
+    """They are processes of their own, which the driver's class path does not reach."""
+    ivy = {"spark.jars.ivy": str(tmp_path)}
+    jars.remember_jars(tmp_path, ["p"], [a_jar(tmp_path / "jars", "p_p-1.jar").name])
+    one = session._launch_settings("local[2]", None, ["p"], None, ivy)
+    assert "spark.jars.packages" not in one
+    several = session._launch_settings("local-cluster[2,1,1024]", None, ["p"], None, ivy)
+    assert several["spark.jars.packages"] == "p"
+    assert "spark.driver.extraClassPath" not in several
+    assert several.keys() >= LAPTOP, "it is one machine all the same"
+
+
+def test_should_fetch_packages_where_jars_cannot_be_used_directly(tmp_path: Path) -> None:
+    empty = {"spark.jars.ivy": str(tmp_path)}
+    more = session._launch_settings("local[2]", "4g", [jars.delta_package(), "org.x:y:1"], None, empty)
+    logging = more["spark.driver.extraJavaOptions"].partition("configurationFile=file://")[2].split()[0]
     assert Path(logging).is_file(), "it moves with the module"
     assert more["spark.jars.packages"].endswith(",org.x:y:1")
     assert more["spark.driver.memory"] == "4g"
-    given = session._launch_settings("local[2]", None, (), True, {"spark.jars": "/x.jar"})
+    given = session._launch_settings("local[2]", None, ["p"], None, {"spark.jars": "/x.jar"})
     assert not {"spark.jars.packages", "spark.driver.extraClassPath"} & given.keys()
 
 

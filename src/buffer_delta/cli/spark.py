@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from buffer.cli.printing import echo, is_terminal
+from buffer.cli.printing import echo
 from buffer.errors import BufferQueueError
 from buffer_delta.errors import SparkUnusable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from buffer_delta.spark.s3a import Loads
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +27,7 @@ def spark_options(command: F) -> F:
     """`--master` and its kin, as the keyword argument `spark_settings`. spark-submit's own settings win."""
     options = [
         click.option("--master", help="Spark master. [default: local[*], or spark-submit's]"),
-        click.option("--driver-memory", metavar="SIZE", help="[default: 2g, or spark-submit's]"),
+        click.option("--driver-memory", metavar="SIZE", help="[default: 2g on one machine, else Spark's]"),
         click.option("--package", "packages", multiple=True, metavar="COORDINATES", help="Maven package to add."),
         click.option("--spark-conf", multiple=True, metavar="KEY=VALUE", help="Any other Spark setting."),
     ]
@@ -42,8 +44,12 @@ def running_spark(
     driver_memory: str | None,
     packages: Sequence[str],
     spark_conf: Sequence[str],
+    loads: Loads | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for the block. One that this process did not start is left running. Raises SparkUnusable."""
+    """A session for the block, with what the tables of `loads` need. Raises SparkUnusable.
+
+    One that this process did not start is left running.
+    """
     conf = {}
     for pair in spark_conf:
         key, equals, value = pair.partition("=")
@@ -56,11 +62,20 @@ def running_spark(
         from buffer_delta.spark.session import spark_session
 
         was_running = SparkContext._active_spark_context is not None
-        if not was_running and is_terminal(sys.stderr):
+        started_s = time.monotonic()
+        if not was_running:
             echo("starting Spark …", err=True)
         spark = spark_session(
-            app_name, master=master, memory=driver_memory, extra_packages=tuple(packages), config=conf or None
+            app_name,
+            master=master,
+            memory=driver_memory,
+            extra_packages=tuple(packages),
+            config=conf,
+            loads=loads,
+            data_source=False,
         )
+        if not was_running:
+            echo(f"Spark runs, after {time.monotonic() - started_s:.1f} s", err=True)
         try:
             yield spark
         finally:

@@ -12,6 +12,7 @@ from buffer.cli.options import LOADER_TABLES, queue_options
 from buffer.cli.printing import echo, print_facts, print_json, print_table
 from buffer.cli.shell import INTERVAL, json_option
 from buffer.clock import SystemClock
+from buffer.config import QueueConfig
 from buffer.inspect.human import plural
 from buffer.inspect.status import QueueStatus, queue_status, read_manifest
 from buffer.ledger.entries import count
@@ -21,6 +22,7 @@ from buffer_delta.errors import RouteChanged
 from buffer_delta.load.plans import Plans
 from buffer_delta.serve.status import Limits, TableStatus
 from buffer_delta.serve.watch import Watch
+from buffer_delta.spark.s3a import Places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +48,8 @@ def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
     found = queue_status(store, config.manifest_path, data_path_prefix=config.data_path_prefix)
     tables: list[TableStatus] = []
     if found.ledger and found.ledger.app_id:
-        with running_spark("buffer-delta status", **_spark_settings(options)) as spark:
+        places = Places(found.ledger.tables, config.store, config.store_options)
+        with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
             tables = [_table_status(spark, name, found) for name in found.ledger.tables]
     watch = Watch(store, config, with_objects=False)
     watch.look()
@@ -134,7 +137,7 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     read_manifest(store, config.manifest_path)  # "nothing is blocked" must not be said of a queue that is not there
     journal = Plans(store, config.manifest_path, SystemClock())
     if replan:
-        _replan(journal, options, as_json)
+        _replan(journal, config, options, as_json)
         return
     released = journal.unblock(skip=skip)
     if as_json:
@@ -153,13 +156,14 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
         echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
 
 
-def _replan(journal: Plans, options: dict[str, Any], as_json: bool) -> None:
+def _replan(journal: Plans, config: QueueConfig, options: dict[str, Any], as_json: bool) -> None:
     from buffer_delta.delta.table import DeltaTarget
 
     ledger = journal.read()
     plan = ledger.plan if ledger else None
     if ledger is not None and plan is not None and plan.quarantined is not None:
-        with running_spark("buffer-delta unblock", **_spark_settings(options)) as spark:
+        places = Places(ledger.tables, config.store, config.store_options)
+        with running_spark("buffer-delta unblock", loads=places, **_spark_settings(options)) as spark:
             for name in ledger.tables:
                 if DeltaTarget(spark, name).look(ledger.app_id or "").position >= plan.first:
                     raise RouteChanged(

@@ -1,11 +1,16 @@
 """A SparkSession that can write Delta tables, tuned for its size.
 
-    spark = spark_session()                       # a laptop, a test, a demo: starts one
-    spark = spark_session("nightly load")         # Databricks, EMR, a notebook, spark-submit: uses the one there
+    spark = spark_session()                         # a laptop, a test, a demo: starts one
+    spark = spark_session("events", loads=config)   # … that can write the tables of this LoaderConfig, on S3 too
+    spark = spark_session("nightly load")           # Databricks, EMR, a notebook, spark-submit: uses the one there
 
 Where a session or its JVM runs already, it is taken as it is, and only checked: settings belong to whoever started
-it. Otherwise one is started with Delta's JARs. They come from Maven the way Spark fetches any package, except that
-JARs in Ivy's folder from an earlier start are used directly: that is faster and needs no network.
+it. Otherwise one is started with Delta's JARs, and with those that the tables' URLs need (`jars.py`). They come from
+Maven the way Spark fetches any package, except that what an earlier start has fetched is used directly: that is faster
+and needs no network.
+
+Settings that suit one machine and small tables are set where Spark runs on one machine (`local`, `local[…]`,
+`local-cluster[…]`), and nowhere else: a cluster has its own.
 """
 
 from __future__ import annotations
@@ -16,17 +21,16 @@ import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from buffer_delta.errors import JavaMissing, SparkUnusable
+from buffer_delta.spark import jars
+from buffer_delta.spark.s3a import FILE_SYSTEM, Loads, s3_buckets, s3a_settings, store_options
 from buffer_delta.spark.source import register
 
 if TYPE_CHECKING:
@@ -36,40 +40,21 @@ log = logging.getLogger(__name__)
 
 JAVA_VERSION_MIN = 17
 _JAVA_CHECK_TIMEOUT_S = 60
-_SCALA = "2.13"
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-# Delta depends on what Spark ships itself, in other versions. Exact modules, not whole groups: an extra package
-# such as hadoop-aws must keep its own.
-_SHIPPED_BY_SPARK = (
-    "org.apache.hadoop:hadoop-client-api",
-    "org.apache.hadoop:hadoop-client-runtime",
-    "org.apache.parquet:parquet-hadoop",
-    "com.fasterxml.jackson.core:jackson-annotations",
-    "com.fasterxml.jackson.core:jackson-core",
-    "com.fasterxml.jackson.core:jackson-databind",
-    "com.fasterxml.jackson.datatype:jackson-datatype-jdk8",
-    "com.github.luben:zstd-jni",
-    "com.google.code.findbugs:jsr305",
-    "io.airlift:aircompressor",
-    "org.apache.logging.log4j:log4j-api",
-    "org.apache.logging.log4j:log4j-core",
-    "org.apache.logging.log4j:log4j-slf4j2-impl",
-    "org.roaringbitmap:RoaringBitmap",
-    "org.slf4j:slf4j-api",
-    "org.xerial.snappy:snappy-java",
-)
-
-# What is left to load, as Ivy names the files. The version of the last two is not Delta's own.
-_JARS = (
-    "io.delta_delta-spark_{spark}_{scala}-{delta}.jar",
-    "io.delta_delta-storage-{delta}.jar",
-    "io.delta_delta-kernel-api-{delta}.jar",
-    "io.delta_delta-kernel-defaults-{delta}.jar",
-    "io.delta_delta-kernel-unitycatalog-{delta}.jar",
-    "io.unitycatalog_unitycatalog-client-*.jar",
-    "io.unitycatalog_unitycatalog-hadoop-*.jar",
+_SMALL_JVM = (
+    # Memory that an idle loader does not need goes back to the system: a collection now and then shrinks the heap.
+    "-XX:+UseG1GC",
+    "-XX:G1PeriodicGCInterval=15000",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    # The optimising compiler takes a third of the work of a start. Ten times later it takes only what is really hot.
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+    "-XX:+IgnoreUnrecognizedVMOptions",  # of a Java that does not know one of them
 )
 
 
@@ -80,13 +65,22 @@ def spark_session(
     memory: str | None = None,
     extra_packages: Sequence[str] = (),
     config: Mapping[str, Any] | None = None,
-    small: bool = True,
+    small: bool | None = None,
+    loads: Loads | None = None,
+    data_source: bool = True,
 ) -> SparkSession:
     """The running session if there is one, else a new one with Delta. Raises JavaMissing or SparkUnusable.
 
-    `master` defaults to `local[*]`, `memory` of the driver to 2g; `extra_packages` are Maven coordinates; `config`
-    wins over everything set here. `small=False` leaves out the settings that suit one machine and small tables.
+    `master` defaults to `local[*]`, `memory` of the driver to 2g on one machine and to Spark's own default on a
+    cluster; `extra_packages` are Maven coordinates; `config` wins over everything set here. `small` says whether to
+    use the settings for one machine and small tables; unless given, the master tells.
+
+    `loads` is the configuration of the loader that will use it. If a table of it lies on S3, a new session gets the
+    file system `s3a://`, with endpoint and keys of the queue's store for the bucket of that table, where the store is
+    on S3 too (`store_options`). `data_source=False` leaves out the data source `buffer`, which costs a Python process
+    at the start, for who does not use it.
     """
+    config = config or {}
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         raise SparkUnusable(
             "this is a Spark Connect session, which gives no access to Delta's log; the loader needs a classic "
@@ -97,29 +91,65 @@ def spark_session(
     if running is not None:
         if master or memory or extra_packages or config:
             log.warning("a Spark session is running already: its own master, memory, packages and settings apply")
-        check_delta(running)
-        register(running)
+        _make_ready(running, loads, data_source)
         return running
+    buckets = s3_buckets(loads.tables()) if loads else []
+    packages = (jars.delta_package(), *(jars.s3_packages() if buckets else ()), *extra_packages)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows its settings
         settings = _submitted_settings()
     else:
         check_java()
-        settings = _launch_settings(master or "local[*]", memory, extra_packages, small, config or {})
-    settings |= {key: str(value) for key, value in (config or {}).items()}
+        settings = _launch_settings(master or "local[*]", memory, packages, small, config)
+    settings |= {key: str(value) for key, value in config.items()}
+    spark = _started(app_name, settings)
+    if "spark.jars.packages" in settings:
+        fetched = spark.sparkContext.getConf().get("spark.jars", "")
+        jars.remember_jars(jars.ivy_folder(config), packages, [jar for jar in fetched.split(",") if jar])
+    if buckets and loads is not None:
+        # Inside the JVM, not as settings of Spark: those stand on its command line for everyone to read.
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+        for key, value in s3a_settings(buckets, store_options(loads, os.environ), given=config).items():
+            hadoop.set(key, value)
+    _make_ready(spark, loads, data_source)
+    return spark
+
+
+def _started(app_name: str, settings: Mapping[str, str]) -> SparkSession:
     builder = SparkSession.builder.appName(app_name)
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        spark = builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:  # whatever keeps a JVM from starting: packages that cannot be had, memory, ports
         raise SparkUnusable(
-            f"Spark did not start: {error}. Its own messages are on stderr; without network access Delta's JARs "
+            f"Spark did not start: {error}. Its own messages are on stderr; without network access the JARs "
             "must be in Ivy's folder from an earlier start, or be given with config={'spark.jars': …}",
             found=type(error).__name__,
         ) from error
+
+
+def _make_ready(spark: SparkSession, loads: Loads | None, data_source: bool) -> None:
     check_delta(spark)
-    register(spark)
-    return spark
+    if loads is not None and s3_buckets(loads.tables()):
+        check_s3(spark)
+    if data_source:
+        register(spark)
+
+
+def check_s3(spark: SparkSession) -> None:
+    """Raise SparkUnusable, with the way out, if this session has no file system for tables on S3."""
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:  # it has one of its own
+        return
+    try:
+        spark._jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader().loadClass(FILE_SYSTEM)
+    except Exception as error:  # py4j wraps whatever the class loader says
+        packages = [jars.delta_package(), *jars.s3_packages()]
+        raise SparkUnusable(
+            f"this Spark session cannot write to S3: start it with --packages {','.join(packages)} "
+            f"--exclude-packages {','.join(jars.excludes(packages))}; or let buffer_delta.spark_session(loads=config) "
+            "start it",
+            found="no s3a",
+        ) from error
 
 
 def check_delta(spark: SparkSession) -> None:
@@ -134,7 +164,7 @@ def check_delta(spark: SparkSession) -> None:
             found=type(spark).__module__,
         ) from error
     how = (
-        f"start it with --packages {_package()} --conf spark.sql.extensions={_EXTENSION} "
+        f"start it with --packages {jars.delta_package()} --conf spark.sql.extensions={_EXTENSION} "
         f"--conf spark.sql.catalog.spark_catalog={_CATALOG}; or let buffer_delta.spark_session() start it"
     )
     try:
@@ -159,6 +189,8 @@ def check_java() -> None:
             f"Spark needs Java, and there is none: JAVA_HOME is not set and PATH has no java; {way_out}",
             found="nothing",
         )
+    if (known := _installed_version(Path(command))) is not None and known >= JAVA_VERSION_MIN:
+        return  # asking Java itself costs as much as starting it
     try:
         done = subprocess.run(
             [command, "-version"], capture_output=True, text=True, timeout=_JAVA_CHECK_TIMEOUT_S, check=False
@@ -181,6 +213,16 @@ def check_java() -> None:
         )
 
 
+def _installed_version(command: Path) -> int | None:
+    """The major version by the file `release`, which most Javas have beside their `bin`; None: ask Java."""
+    try:
+        text = (command.resolve(strict=True).parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r'^JAVA_(VERSION="(?:1\.)?\d+)', text, re.MULTILINE)
+    return java_major(match[1].lower().replace("=", " ")) if match else None
+
+
 def java_major(said: str) -> int | None:
     """The major version in the output of `java -version`: 17 for "17.0.15", 8 for "1.8.0_402"."""
     match = re.search(r'version "(?:1\.)?(\d+)', said)
@@ -193,20 +235,6 @@ def _running_session() -> SparkSession | None:
         return session
     # A context without a session: whatever made it (a test, an old script) owns its settings.
     return SparkSession(SparkContext._active_spark_context) if SparkContext._active_spark_context else None
-
-
-def _package() -> str:
-    try:
-        delta = metadata.version("delta-spark")
-    except metadata.PackageNotFoundError as error:
-        raise SparkUnusable(
-            "delta-spark is not installed; install the extra: pip install 'buffer-delta[spark]'", found="nothing"
-        ) from error
-    return f"io.delta:delta-spark_{_spark_line()}_{_SCALA}:{delta}"
-
-
-def _spark_line() -> str:
-    return ".".join(pyspark.__version__.split(".")[:2])
 
 
 def _submitted_settings() -> dict[str, str]:
@@ -223,62 +251,58 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _launch_settings(
-    master: str, memory: str | None, extra_packages: Sequence[str], small: bool, config: Mapping[str, Any]
+    master: str, memory: str | None, packages: Sequence[str], small: bool | None, config: Mapping[str, Any]
 ) -> dict[str, str]:
-    local = master.startswith("local")
+    here = is_one_machine(master)
     settings = {
         "spark.master": master,
-        "spark.driver.memory": memory or "2g",
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": _CATALOG,
     }
-    if local:
+    if memory or here:
+        settings["spark.driver.memory"] = memory or "2g"
+    if here:
         # Else Spark takes the first python3 on PATH for its workers, which may have none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
-    if small:
-        settings |= {
-            # Delta's 50 and Spark's 200 make a small commit take seconds, nearly all of it empty tasks.
-            "spark.databricks.delta.snapshotPartitions": "2",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
-            # Kept even without the UI, up to 1,000 of each: a loader that runs for days would fill the heap with them.
-            "spark.ui.retainedJobs": "50",
-            "spark.ui.retainedStages": "50",
-            "spark.ui.retainedTasks": "1000",
-            "spark.sql.ui.retainedExecutions": "20",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.log.level": "ERROR",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_log4j_file()}",
-        }
+    if here if small is None else small:
+        settings |= _small_settings()
     given = {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"} & config.keys()
-    jars = cached_jars(_ivy_folder(config)) if local and not extra_packages and not given else None
-    if jars:
+    if not given and is_one_process(master) and (known := jars.known_jars(jars.ivy_folder(config), packages)):
         # Not spark.jars: in local mode each start would copy them and load Delta in a second class loader.
-        settings["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in jars)
+        settings["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in known)
     elif "spark.jars" not in given:
-        settings["spark.jars.packages"] = ",".join([_package(), *extra_packages])
-        settings["spark.jars.excludes"] = ",".join(_SHIPPED_BY_SPARK)
+        settings["spark.jars.packages"] = ",".join(packages)
+        settings["spark.jars.excludes"] = ",".join(jars.excludes(packages))
     return settings
+
+
+def is_one_machine(master: str) -> bool:
+    """Whether all of Spark runs on this machine."""
+    return master == "local" or master.startswith(("local[", "local-cluster["))
+
+
+def is_one_process(master: str) -> bool:
+    """… and in the driver's JVM: executors of a `local-cluster` are processes with a class path of their own."""
+    return is_one_machine(master) and not master.startswith("local-cluster[")
+
+
+def _small_settings() -> dict[str, str]:
+    return {
+        # Delta's 50 and Spark's 200 make a small commit take seconds, nearly all of it empty tasks.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        # Kept even without the UI, up to 1,000 of each: a loader that runs for days would fill the heap with them.
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={_log4j_file()}", *_SMALL_JVM]),
+    }
 
 
 def _log4j_file() -> str:
     return (Path(__file__).parent / "log4j2.properties").as_uri()
-
-
-def _ivy_folder(config: Mapping[str, Any]) -> Path:
-    return Path(str(config.get("spark.jars.ivy", Path.home() / ".ivy2.5.2")))
-
-
-def cached_jars(ivy: Path) -> list[Path] | None:
-    """Delta's JARs in Ivy's folder, if an earlier start has put all of them there, whole."""
-    delta = _package().rsplit(":", 1)[1]
-    found = []
-    for pattern in _JARS:
-        name = pattern.format(spark=_spark_line(), scala=_SCALA, delta=delta)
-        matches = list((ivy / "jars").glob(name))
-        # Two versions of one JAR: only Ivy knows which. No zip: another start is writing it at this moment.
-        if len(matches) != 1 or not zipfile.is_zipfile(matches[0]):
-            return None
-        found += matches
-    return found
