@@ -89,7 +89,7 @@ def shown(name: str, value: Any) -> str:
     """A default as people write it: bytes in MiB and GiB, truth as TOML has it."""
     if isinstance(value, bool):
         return str(value).lower()
-    if "_bytes" in name:
+    if "_bytes" in name and value:
         return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
     return f"{value:g}" if isinstance(value, float) else str(value)
 

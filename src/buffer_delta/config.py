@@ -72,7 +72,17 @@ class LoaderConfig(ConsumerConfig):
     target_file_bytes: int = 128 * MIB
     """Batches are grouped into tasks of about this many stored bytes, so that a commit writes few, full files."""
     trigger_interval_s: float = 1.0
-    """How long `run()` waits when the queue is empty."""
+    """How often `run()` looks at a queue that has nothing to commit."""
+    commit_interval_s: float | None = None
+    """At most one commit begins in this time, unless a range is full; `trigger_interval_s` unless given. 0: no limit.
+    With `run(available_now=True)` nothing waits."""
+    min_commit_bytes: int = 0
+    """Wait for this many stored bytes before a commit, as long as `max_commit_wait_s` allows."""
+    max_commit_wait_s: float = 60.0
+    """How long the oldest batch may wait for `min_commit_bytes`."""
+    compact_every_commits: int = 0
+    """Compact a table's small files (OPTIMIZE, up to `target_file_bytes`) about every so many versions, between two
+    commits. 0: leave that to others."""
     retry_attempts: int = 20
     """How often in a row a range may fail for reasons that are not the data's before the loader gives up."""
     retry_max_s: float = 30.0
@@ -108,6 +118,11 @@ class LoaderConfig(ConsumerConfig):
             "retry_attempts",
         ):
             self._check_int(key, 1)
+        for key in ("min_commit_bytes", "compact_every_commits"):
+            self._check_int(key, 0)
+        for key in ("commit_interval_s", "max_commit_wait_s"):
+            if getattr(self, key) is not None:
+                self._check_number(key, 0)
         for key in ("trigger_interval_s", "retry_max_s", "serve_stuck_s"):
             self._check_number(key, 0.001)
         self._check_number("serve_linger_s", 0)
@@ -191,6 +206,14 @@ class LoaderConfig(ConsumerConfig):
     def tables(self) -> list[str]:
         """Every table this loader writes: the main one, the routes, the dead letters."""
         return [self.table, *self.routes.values(), *([self.dead_letters] if self.dead_letters else [])]
+
+    def interval_s(self) -> float:
+        """The least time between the beginnings of two commits."""
+        return self.trigger_interval_s if self.commit_interval_s is None else self.commit_interval_s
+
+    def longest_wait_s(self) -> float:
+        """How long a batch may wait for its commit although nothing is wrong."""
+        return max(self.interval_s(), self.max_commit_wait_s if self.min_commit_bytes else 0.0)
 
     def strategy(self) -> str:
         return self.dlq_strategy or ("skip" if self.dead_letters else "block")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from buffer.config import ConsumerConfig
+from buffer.clock import SystemClock, make_ulid
+from buffer.config import ConsumerConfig, ProducerConfig
 from buffer.consume.consumer import Consumer
 from buffer.manifest import Manifest
-from buffer_delta.cli import cli
+from buffer.produce.producer import Producer
+from buffer_delta.cli import app, cli
 from buffer_delta.cli.app import EXIT_CODES
 from buffer_delta.config import LoaderConfig
+from buffer_delta.errors import SparkUnusable
 from buffer_delta.load.loader import Loader
 from tests.cli.cli_support import InProcess, fill
 from tests.spark.queues import assert_exactly_once, numbered
@@ -65,6 +69,47 @@ def test_should_load_exactly_once_and_tell_its_progress(place: Place, spark: Spa
     assert [(line["first"], line["last"], line["rows"]) for line in lines] == [(0, 1, 20), (2, 2, 10)]
     again = place.load_json()
     assert (again.code, again.out) == (0, "there was nothing to load\n")
+    assert_exactly_once(spark, place.table, 30)
+
+
+class TwentyMinutesAgo(SystemClock):
+    def new_ulid(self) -> str:
+        return make_ulid(self.now_ms() - 20 * 60 * 1000, os.urandom(10))
+
+
+def test_should_collect_garbage_at_its_end_and_leave_spark_alone_on_an_empty_queue(
+    place: Place, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cron runs it: no process lives long enough for a collector's own thread."""
+
+    def trickle(start: int) -> None:
+        with Producer(ProducerConfig(store=str(place.queue)), clock=TwentyMinutesAgo()) as producer:
+            producer.produce(*numbered(1, start=start))
+
+    def objects() -> int:
+        return len(list((place.queue / "ingest").glob("*.batch")))
+
+    collects = ("--set", "gc_enabled=true")
+    trickle(0)
+    said = place.load_json(*collects).out.splitlines()
+    assert said[-1].startswith("loaded 1 batches in 1 commits: 10 rows, ")
+    assert objects() == 1, "before its first look it was in the queue"
+    trickle(10)
+    said = place.load_json(*collects).out.splitlines()
+    assert said[-1].endswith("; 1 old batch objects deleted")
+    assert objects() == 1
+
+    def no_spark(*_args: Any, **_options: Any) -> None:
+        raise SparkUnusable("asked for", found="a test")
+
+    monkeypatch.setattr(app, "running_spark", no_spark)
+    idle = place.load_json(*collects)
+    assert (idle.code, idle.out) == (0, "there was nothing to load\n"), idle.err
+    assert objects() == 1, "not yet a day old, and nothing has changed between two looks"
+    trickle(20)
+    assert place.load_json().code == 1, "with something to load, it is asked for"
+    monkeypatch.undo()
+    assert place.load_json(*collects).out.splitlines()[-1].endswith("; 1 old batch objects deleted")
     assert_exactly_once(spark, place.table, 30)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -30,6 +31,8 @@ from buffer.cli.shell import (
     session_options,
 )
 from buffer.errors import Fenced
+from buffer.gc.short_run import ShortRun
+from buffer.store.open import open_store
 from buffer_delta.cli.check import check
 from buffer_delta.cli.demo import demo
 from buffer_delta.cli.init import init
@@ -38,10 +41,10 @@ from buffer_delta.cli.serve import serve
 from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.cli.status import status, unblock
+from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
-
-if TYPE_CHECKING:
-    from buffer_delta.load.progress import Progress
+from buffer_delta.load.idle import is_idle
+from buffer_delta.load.progress import Progress, Total
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +124,9 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
         resolve_format(config.format)  # before Spark starts: that takes seconds
     spark_settings = {key: options[key] for key in ("master", "driver_memory", "packages", "spark_conf")}
     session = click.get_current_context().find_object(Session) or Session()
+    if available_now and (deleted := _deleted_if_idle(config)) is not None:
+        _tell_total(Total(deleted=deleted), session, as_json)
+        return
     is_drawn = not as_json and session.log_format == "text" and is_terminal(sys.stderr) and is_terminal(sys.stdout)
 
     def tell(progress: Progress) -> None:
@@ -129,7 +135,7 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
         elif session.log_format == "text" and not is_drawn:
             echo(str(progress))
 
-    with running_spark(f"buffer-delta {config.table}", **spark_settings) as spark:
+    with running_spark(f"buffer-delta {config.table}", loads=config, **spark_settings) as spark:
         from buffer_delta.load.loader import Loader
 
         loader = Loader(spark, config, on_progress=tell)
@@ -140,10 +146,32 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
             log.warning("another loader took over; ending in %g s", fenced_wait_s)
             InterruptibleClock().sleep(fenced_wait_s)
             raise
-    if last is None and not as_json:
+    if available_now:
+        _tell_total(loader.total, session, as_json)
+    elif last is None and not as_json:
         echo("there was nothing to load")
     elif last is not None and is_drawn:
         echo(str(last))
+
+
+def _tell_total(total: Total, session: Session, as_json: bool) -> None:
+    """One line on what a run did."""
+    if session.log_format != "text":
+        log.info("%s", total, extra={"event": "done", "facts": dataclasses.asdict(total)})
+    elif not as_json:
+        echo(str(total))
+
+
+def _deleted_if_idle(config: LoaderConfig) -> int | None:
+    """How many old batches were deleted, if there is nothing else to do; None: Spark is needed."""
+    store = open_store(config.store, **config.store_options)
+    if not is_idle(store, config):
+        return None
+    if not config.gc_enabled:
+        return 0
+    gc = ShortRun(config.gc(), store=store, clock=InterruptibleClock())
+    gc.begin()
+    return gc.end()
 
 
 for command in (init, check, load, status, serve, unblock, demo, completion_command("buffer-delta")):

@@ -73,7 +73,9 @@ def loader_options(command: F) -> F:
         option("--route", "routes", multiple=True, callback=_pairs, metavar="VALUE=TABLE"),
         option("--max-batches-per-commit", type=int),
         option("--max-bytes-per-commit", type=int),
-        option("--trigger-interval-s", type=float, help="How long to wait when the queue is empty. [default: 1]"),
+        option("--trigger-interval-s", type=float, help="How often to look at an empty queue. [default: 1]"),
+        option("--commit-interval-s", type=float, help="At most one commit in it. [default: --trigger-interval-s]"),
+        option("--min-commit-bytes", type=int, help="Wait for so much, as long as max_commit_wait_s allows."),
         option("--on-gap", type=click.Choice(["fail", "skip"]), help="skip accepts a loss of batches. Pass it once."),
         option("--adopt", is_flag=True, default=None, help="Take over a queue whose ledger is lost; needs --app-id."),
     ]

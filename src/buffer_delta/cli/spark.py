@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from buffer.cli.printing import echo
+from buffer.cli.shell import Session
 from buffer.errors import BufferQueueError
 from buffer_delta.errors import SparkUnusable
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from buffer_delta.spark.s3a import Loads
+
+log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +68,7 @@ def running_spark(
         was_running = SparkContext._active_spark_context is not None
         started_s = time.monotonic()
         if not was_running:
-            echo("starting Spark …", err=True)
+            _say("starting Spark …")
         spark = spark_session(
             app_name,
             master=master,
@@ -75,12 +79,22 @@ def running_spark(
             data_source=False,
         )
         if not was_running:
-            echo(f"Spark runs, after {time.monotonic() - started_s:.1f} s", err=True)
+            _say(f"Spark runs, after {time.monotonic() - started_s:.1f} s")
         try:
             yield spark
         finally:
             if not was_running:
                 spark.stop()
+
+
+def _say(text: str) -> None:
+    """To people, off a terminal too: it takes seconds, and a log that stands still looks broken."""
+    context = click.get_current_context(silent=True)
+    session = context.find_object(Session) if context is not None else None
+    if session is not None and session.log_format != "text":
+        log.info("%s", text, extra={"event": "spark"})
+    else:
+        echo(text, err=True)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.screen import broken_rule, with_missing
 from buffer_delta.delta.state import NOTHING, Commit, TableState
 from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.upkeep import checkpoint, checkpoint_interval, compact, compacting_session, is_due
 from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Writer, Written, stage
 from buffer_delta.delta.writers.spark import spark_writer
 from buffer_delta.errors import ConcurrentCommit
@@ -78,6 +79,7 @@ class DeltaTarget:
         self._plan = TablePlan(name, self._path, tuple(partition_by), tuple(cluster_by), dict(properties or {}))
         self._log = DeltaLog(spark, name, self._path)
         self._writer = writer or spark_writer(spark, name, self._path)
+        self._compacting: SparkSession | None = None
 
     @property
     def name(self) -> str:
@@ -172,6 +174,32 @@ class DeltaTarget:
             if seen.version is not None:
                 create(self._spark, scratch._log, scratch._plan, seen.schema)
             scratch.write(rows, txn, scratch.look(txn.app_id))
+
+    # Looking after it, see `upkeep.py`
+
+    def checkpoint_due(self, commit: Commit) -> bool:
+        """Whether a checkpoint has become due with this commit that the writer has left to us."""
+        snapshot = commit.after.snapshot
+        if commit.version is None or snapshot is None or not self._writer.leaves_checkpoints:
+            return False
+        # A version in between that is another writer's is his to make, too.
+        return is_due(checkpoint_interval(snapshot), commit.version, commit.version - 1)
+
+    def checkpoint(self) -> None:
+        """Make a checkpoint of the newest version. On a thread of its own: it looks for itself."""
+        newest = DeltaLog(self._spark, None if self._path else self._name, self._path).newest()
+        if newest is not None:
+            checkpoint(newest)
+
+    def compact_due(self, commit: Commit, every: int) -> bool:
+        """Whether this commit is one after which the table is to be compacted."""
+        return commit.version is not None and is_due(every, commit.version, commit.version - 1)
+
+    def compact(self, target_bytes: int) -> tuple[int, int]:
+        """Make small files larger ones. Returns how many were replaced, and by how many."""
+        if self._compacting is None:
+            self._compacting = compacting_session(self._spark, target_bytes)
+        return compact(self._compacting, self._log)
 
     def refused(self, rows: DataFrame, keys: tuple[str, str], seen: TableState) -> DataFrame | None:
         """Which rows the table would refuse by its rules, see `broken_rule`; None if it has none."""

@@ -13,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from pyspark.errors import AnalysisException
 
 from buffer.clock import Clock, SystemClock
 from buffer.errors import BufferQueueError, Closed, Fenced, StorageError
+from buffer.gc.short_run import ShortRun
 from buffer.model import BatchDescriptor
 from buffer.stopping import StopFlag
 from buffer.store.open import open_store
@@ -31,11 +33,13 @@ from buffer_delta.delta.table import DeltaTarget
 from buffer_delta.errors import Blocked
 from buffer_delta.formats import resolve_format
 from buffer_delta.load import checks
+from buffer_delta.load.cadence import Cadence, Pace
 from buffer_delta.load.ports import Done, Rules
-from buffer_delta.load.progress import Progress, html_table
+from buffer_delta.load.progress import Progress, Total, html_table
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.retry import PASSING, range_backoff
 from buffer_delta.load.telling import Telling
+from buffer_delta.load.upkeep import Upkeep
 from buffer_delta.load.work import SparkWork
 from buffer_delta.serve.status import Status
 from buffer_delta.spark.blame import brief
@@ -65,12 +69,19 @@ class Loader:
     ) -> None:
         self.config = config
         self.last_progress: Progress | None = None
+        self.total = Total()
+        """All that this loader has done so far."""
         self._clock = clock or SystemClock()
         self._on_progress = on_progress
         self._store = open_store(config.store, **config.store_options)
         self._evolving = resolve_format(config.format).evolving
         self._targets = self._make_targets(spark)
         self._work = SparkWork(spark, self._store, config, self._targets, self._clock)
+        self._upkeep = Upkeep(
+            {target.name: target for target in self._targets},
+            compact_every=config.compact_every_commits,
+            target_bytes=config.target_file_bytes,
+        )
         consumer = config.consumer().replace(store=self._store, store_options={})
         rules = Rules(
             app_id=config.app_id,
@@ -139,31 +150,54 @@ class Loader:
 
     def run_once(self) -> Progress | None:
         """Load one range, with retries; None if the queue holds nothing new."""
+        return self._load_next(None)
+
+    def _load_next(self, pace: Pace | None) -> Progress | None:
+        """… or, with a pace, nothing that is worth a commit yet."""
         self.open()
         with self._counting_fences():
-            return self._step_with_retries()
+            return self._step_with_retries(pace)
 
     def run(self, *, available_now: bool = False, handle_signals: bool = True) -> Progress | None:
         """Load until `stop()`, or, with `available_now`, all that is in the queue at this moment.
 
         SIGTERM and SIGINT (in the main thread) finish the commit in hand, ack it, and return; a second one stops
-        at once, which is as safe as a crash. Returns the last progress; None if there was nothing to load.
+        at once, which is as safe as a crash. Returns the last progress; None if there was nothing to load. How often
+        it commits is `commit_interval_s` and `min_commit_bytes`; with `available_now` nothing waits, and what the queue
+        needs no more is deleted at the end, where `gc_enabled`.
         """
         try:
             with self._signals(handle_signals):
-                self.open()
-                end = self._queue_end() if available_now else None
-                while not self._stop.is_set() and (end is None or self._protocol.committed < end):
-                    if self.run_once() is None:
-                        if end is not None:
-                            break
-                        self._stop.wait(self.config.trigger_interval_s)
+                if available_now:
+                    self._load_available()
+                else:
+                    self._load_until_stopped()
         except Exception as error:
             self._linger(error)
             raise
         finally:
             self.close()
         return self.last_progress
+
+    def _load_available(self) -> None:
+        gc = ShortRun(self.config.gc(), store=self._store, clock=self._clock) if self.config.gc_enabled else None
+        if gc is not None:
+            gc.begin()  # before the claim, which is the change that the second look needs
+        self.open()
+        end = self._queue_end()
+        while not self._stop.is_set() and self._protocol.committed < end:
+            if self.run_once() is None:
+                break
+        if gc is not None and not self._stop.is_set():
+            self.total = self.total.with_deleted(gc.end(self._protocol.epoch))
+
+    def _load_until_stopped(self) -> None:
+        config = self.config
+        cadence = Cadence(config.interval_s(), config.min_commit_bytes, config.max_commit_wait_s)
+        pace = Pace(cadence, self._clock.monotonic_s)
+        while not self._stop.is_set():
+            if self._load_next(pace) is None:
+                self._stop.wait(pace.pause_s(config.trigger_interval_s))
 
     def stop(self) -> None:
         """Ask `run` to return after the commit in hand. Safe from any thread and from signal handlers."""
@@ -174,6 +208,7 @@ class Loader:
         self._closed = True
         self._protocol.close()
         self._telling.close()
+        self._upkeep.close()
 
     def _linger(self, error: Exception) -> None:
         """Go on serving for a moment, so that whoever asks can see why it ended. The queue is given back before."""
@@ -192,13 +227,13 @@ class Loader:
         assert self._protocol.consumer is not None
         return self._protocol.consumer.manifest().next_sequence - 1
 
-    def _step_with_retries(self) -> Progress | None:
+    def _step_with_retries(self, pace: Pace | None) -> Progress | None:
         backoff = range_backoff(attempts_max=self.config.retry_attempts, max_s=self.config.retry_max_s)
         pauses = backoff.pauses(self._clock.jitter)
         for attempt in range(1, backoff.attempts_max + 1):
             started = self._clock.monotonic_s()
             try:
-                done = self._protocol.step(self._choose, self.config.max_batches_per_commit)
+                done = self._protocol.step(partial(self._choose, pace), self.config.max_batches_per_commit)
             except Exception as error:
                 if attempt == backoff.attempts_max or not self._is_worth_retrying(error, attempt):
                     raise
@@ -208,10 +243,12 @@ class Loader:
                 if self._stop.wait(pause_s):
                     raise
                 continue
-            if done:
-                return self._report(done, self._clock.monotonic_s() - started)
-            self._telling.waiting()
-            return None
+            if done is None:
+                self._telling.waiting()
+                return None
+            progress = self._report(done, self._clock.monotonic_s() - started)
+            self._upkeep.after(done.commits)
+            return progress
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _is_worth_retrying(self, error: Exception, attempt: int) -> bool:
@@ -226,9 +263,22 @@ class Loader:
             return self._evolving and attempt <= self.config.max_delivery_attempts
         return True
 
-    def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
+    def _choose(self, pace: Pace | None, descriptors: Sequence[BatchDescriptor]) -> int:
+        """How many of them to commit now; 0: none yet."""
+        config = self.config
         sizes = self._work.sizes.look_up(descriptors)
-        return choose_count(descriptors, sizes, self.config.max_bytes_per_commit, self.config.max_batches_per_commit)
+        count = choose_count(descriptors, sizes, config.max_bytes_per_commit, config.max_batches_per_commit)
+        if pace is None:
+            return count
+        assert self._protocol.consumer is not None
+        stored_bytes = sum(sizes.values())
+        is_full = (
+            count < len(descriptors)
+            or count >= config.max_batches_per_commit
+            or stored_bytes >= config.max_bytes_per_commit
+        )
+        _, age_s = self._protocol.consumer.known_lag()
+        return count if pace.is_due(is_full=is_full, stored_bytes=stored_bytes, age_s=age_s) else 0
 
     # Telling
 
@@ -251,6 +301,7 @@ class Loader:
         )
         self.last_progress = progress
         self._telling.committed(progress, done.commits)
+        self.total = self.total.plus(progress)
         log.info("%s", progress, extra={"event": "commit", "facts": self._telling.line(progress)})
         if self._on_progress:
             self._on_progress(progress)

@@ -45,6 +45,45 @@ class Progress:
         return html_table("Progress", self.to_dict())
 
 
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What a loader did from its start to its end."""
+
+    commits: int = 0
+    batches: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    """In commits."""
+    deleted: int = 0
+    """Objects that the queue needed no more."""
+
+    def plus(self, progress: Progress) -> Total:
+        return dataclasses.replace(
+            self,
+            commits=self.commits + 1,
+            batches=self.batches + progress.last - progress.first + 1,
+            rows=self.rows + progress.rows,
+            dead_letters=self.dead_letters + progress.dead_letters,
+            bytes=self.bytes + progress.bytes,
+            seconds=self.seconds + progress.seconds,
+        )
+
+    def with_deleted(self, deleted: int) -> Total:
+        return dataclasses.replace(self, deleted=self.deleted + deleted)
+
+    def __str__(self) -> str:
+        gone = f"; {self.deleted:,} old batch objects deleted" if self.deleted else ""
+        if not self.commits:
+            return f"there was nothing to load{gone}"
+        bad = f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
+        return (
+            f"loaded {self.batches:,} batches in {self.commits:,} commits: {self.rows:,} rows{bad}, "
+            f"{self.bytes / 1e6:,.1f} MB in {self.seconds:.1f} s{gone}"
+        )
+
+
 def html_table(title: str, fields: dict[str, Any]) -> str:
     """A small two-column table for notebooks."""
     rows = "".join(

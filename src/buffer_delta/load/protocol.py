@@ -100,6 +100,7 @@ class LoadProtocol:
         self._journal = Plans(store, config.manifest_path, clock, timeout_s=config.cas_timeout_s)
         self._ready: deque[BatchDescriptor] = deque()
         self._plan: Plan | None = None
+        self._waits_for_more = False
         self._known: dict[str, TableState] = {}
         """Each table as it was at our last look, for what may be a little old."""
         self.consumer: Consumer | None = None
@@ -189,9 +190,10 @@ class LoadProtocol:
     # Loop
 
     def step(self, choose: Callable[[Sequence[BatchDescriptor]], int], max_batches: int) -> Done | None:
-        """Load one range; None if the queue has nothing new.
+        """Load one range; None if the queue has nothing new, or nothing that is worth a commit yet.
 
-        `choose` says how many of the descriptors at hand (at most `max_batches`) make a good range.
+        `choose` says how many of the descriptors at hand (at most `max_batches`) make a good range; 0: wait for more.
+        A range that is promised already does not wait.
         """
         pending = self._plan is not None and self._plan.last > self.committed
         plan, descriptors = self._plan_again(self._plan) if pending and self._plan else (None, ())
@@ -247,7 +249,7 @@ class LoadProtocol:
     ) -> tuple[Plan | None, Sequence[BatchDescriptor]]:
         assert self.consumer is not None
         room = max(0, max_batches - len(self._ready))
-        self._ready.extend(self.consumer.next_descriptors(room, known=True))
+        self._ready.extend(self.consumer.next_descriptors(room, known=not self._waits_for_more))
         if not self._ready:  # while something waits it need not be read: the last ack has seen what is there
             self._ready.extend(self.consumer.next_descriptors(max_batches))
         if not self._ready:
@@ -257,7 +259,10 @@ class LoadProtocol:
             if not self._rules.accept_gaps:
                 raise checks.gap(self.committed, first)
             log.warning("accepting the loss of sequences %d..%d", self.committed + 1, first - 1)
-        count = max(1, min(choose(tuple(self._ready)), len(self._ready)))
+        count = min(choose(tuple(self._ready)), len(self._ready))
+        self._waits_for_more = count < 1  # then the next call looks at the queue, whatever is known
+        if self._waits_for_more:
+            return None, ()
         descriptors = [self._ready[index] for index in range(count)]
         plan = Plan(
             after=self.committed,

@@ -50,7 +50,9 @@ class Telling:
         self._reasons = reasons
         self._reasons_s = -math.inf
         self._recorder = Recorder(clock, dead_letter_table=config.dead_letters)
-        self._limits = Limits(stuck_s=config.serve_stuck_s, max_lag_s=config.serve_max_lag_s)
+        # Twice: waiting for the cadence is no fault, and the commit after it takes its time.
+        stuck_s = max(config.serve_stuck_s, 2 * config.longest_wait_s())
+        self._limits = Limits(stuck_s=stuck_s, max_lag_s=config.serve_max_lag_s)
         unwatched = Limits(self._limits.stuck_s, self._limits.max_lag_s, look_s=math.inf)
         self._watch = Watch(store, config, loader=self, limits=unwatched, with_objects=False, clock=clock)
         """Never started: without a server the loader's own looks are all there is."""

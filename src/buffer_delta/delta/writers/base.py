@@ -51,6 +51,11 @@ class Writer(Protocol):
         """Whether it changes values to make them fit a column of another type; then only what fits may come here."""
         ...
 
+    @property
+    def leaves_checkpoints(self) -> bool:
+        """Whether its commits leave out the checkpoint that Delta would make now and then, for the caller to make."""
+        ...
+
     def write(self, prepared: Prepared, txn: Txn) -> Written | None:
         """Commit. None: this writer is not told what became of it, look at the log.
 

@@ -6,7 +6,8 @@ very command behind it, on a snapshot whose position was read from the log alrea
 build does not look as expected, `Public` does the same the slow way.
 
 What `Fast` touches besides what `log.py` lists: WriteIntoDelta, DeltaOperations.Write, OptimisticTransaction.readTxn,
-.commitIfNeeded and .getOperationMetrics, DeltaLog.startTransaction and .initialCatalogTable.
+.commitIfNeeded, .getOperationMetrics and .postCommitHooks (to take CheckpointHook out: no checkpoint is made inside a
+commit, see `delta/upkeep.py`), DeltaLog.startTransaction and .initialCatalogTable.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ _COMMAND = "org.apache.spark.sql.delta.commands.WriteIntoDelta"
 _OPERATION = "org.apache.spark.sql.delta.DeltaOperations$Write"
 _TRANSACTION = "org.apache.spark.sql.delta.OptimisticTransaction"
 _LOG = "org.apache.spark.sql.delta.DeltaLog"
+_HOOK = "org.apache.spark.sql.delta.hooks.CheckpointHook"
 _WANTED = {
     ("writeAndReturnCommitData", 4),
     ("readTxn", 0),
+    ("postCommitHooks", 0),
     ("commitIfNeeded", 3),
     ("getOperationMetrics", 1),
     ("startTransaction", 2),
@@ -46,6 +49,8 @@ def spark_writer(spark: SparkSession, name: str | None, path: str | None) -> Wri
 
 class Public:
     """Through the DataFrame's own writer: works with every build of Delta, which looks up the position itself."""
+
+    leaves_checkpoints = False
 
     def __init__(self, name: str | None, path: str | None) -> None:
         self._name = name
@@ -68,6 +73,7 @@ class Fast:
     """Through Delta's own write command. `fits` tells whether this build has it in the shape we know."""
 
     casts = False
+    leaves_checkpoints = True
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -77,6 +83,7 @@ class Fast:
         self._append = jvm.org.apache.spark.sql.SaveMode.Append
         self._none = jvm.scala.Option.empty()
         self._some = jvm.scala.Some
+        self._checkpoint_hook = getattr(getattr(self._delta.hooks, "CheckpointHook$"), "MODULE$")
 
     @staticmethod
     def fits(spark: SparkSession) -> bool:
@@ -89,7 +96,7 @@ class Fast:
             ]
             methods = {
                 (m.getName(), m.getParameterCount())
-                for name in (_COMMAND, _TRANSACTION, _LOG)
+                for name in (_COMMAND, _TRANSACTION, _LOG, _HOOK)
                 for m in loader.loadClass(name).getMethods()
             }
         except Py4JError:  # no such class
@@ -121,6 +128,8 @@ class Fast:
             False,
         )
         transaction = delta_log.startTransaction(catalog, self._some(snapshot))
+        # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`.
+        transaction.postCommitHooks().subtractOne(self._checkpoint_hook)
         transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
         data = command.writeAndReturnCommitData(transaction, session, none, False)
         merged = self._some(True) if prepared.merge_schema else none

@@ -24,6 +24,7 @@ from buffer_delta.testing.tables import Tables
 from buffer_delta.testing.work import ROUTINGS, CannotPrepare, Poison, SimulatedWork
 
 _JOBS = (JobFailed, CannotPrepare, RowRefused)
+WAIT_CHANCE = 0.1
 RETRY_MAX_S = 0.2  # short, as the store's faults are here: loaders that wait for long do not meet
 OPERATOR_S = (0.01, 2.0)  # until somebody unblocks: soon, so that they meet loaders that are still at it
 
@@ -100,6 +101,9 @@ class LoaderActor(Actor):
         raise AssertionError("the last attempt returns or raises")
 
     def _choose(self, descriptors: Sequence[BatchDescriptor]) -> int:
+        """Now and then it waits for more: by age or by bytes, for the protocol that is all the same."""
+        if self.chance(WAIT_CHANCE):
+            return 0
         return self.world.scheduler.random.randint(1, len(descriptors))
 
     def ended(self, error: Exception | None) -> float | None:
