@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 2000
 MINUTES ?= 20
+RUNS ?= 200
 # Tests often wait for a process or a server, so two cores are busy with three.
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt fuzz simulate soak soak-serve crash bench wheel clean
+.PHONY: help setup demo test check lint fmt fuzz simulate soak soak-serve cron crash bench wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +61,9 @@ crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batch
 
 bench: setup ## Run the benchmarks, one after the other
 	for b in codec manifest produce consume leases load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
+
+cron: setup ## A day of cron in an hour: RUNS=200 short loads of a trickle; nothing may grow
+	$(BIN)/python -m tests.soak.cron --runs $(RUNS)
 
 wheel: setup ## Build wheel and sdist; install the wheel alone in a new venv and use it
 	bash scripts/check_wheel.sh $(PYTHON)
