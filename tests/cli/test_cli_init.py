@@ -57,8 +57,8 @@ class TwoFaced(Careless):
         return outcome
 
 
-def test_should_find_stores_out_that_do_not_keep_their_word(store: Store) -> None:
-    clock = SystemClock()
+def test_should_find_stores_out_that_do_not_keep_their_word(any_store: Store) -> None:
+    store, clock = any_store, SystemClock()
     assert "one loses" in try_conditional_writes(store, "ingest", clock)
     assert list(store.list("ingest")) == [], "nothing is left"
     for liar in (Careless(store), TwoFaced(store)):
@@ -69,7 +69,10 @@ def test_should_find_stores_out_that_do_not_keep_their_word(store: Store) -> Non
 
 def test_should_see_a_clock_that_is_ahead_and_a_queue_that_is_not_there(memory: Store) -> None:
     clock = ManualClock()
-    assert [f.verdict for f in check_store(memory, "ingest/manifest", "ingest", clock)] == ["ok", "ok"]
+    found = check_store(memory, "ingest/manifest", "ingest", clock)
+    assert [f.verdict for f in found[:2]] == ["ok", "ok"]
+    assert [(f.what, f.verdict) for f in found[2:]] in ([], [("store's clock", "wrong")]), "a clock of 2023"
+    assert [f.verdict for f in check_store(memory, "ingest/manifest", "ingest", SystemClock())[2:]] in ([], ["ok"])
     assert check_queue(memory, "ingest/manifest", clock)[1][0].verdict == "note"
     filled(memory, clock, 1)
     assert [f.verdict for f in check_queue(memory, "ingest/manifest", clock)[1]] == ["ok", "ok"]
@@ -112,6 +115,7 @@ def test_should_write_a_file_that_both_sides_accept_and_look_at_the_queue(
     assert {name: each["verdict"] for name, each in found.items()} == {
         "store": "ok",
         "conditional writes": "ok",
+        "store's clock": "ok",
         "queue": "ok",
         "clock": "ok",
         "format": "ok",

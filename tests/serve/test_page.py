@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
 from buffer.store import Store, open_store
 from buffer.testing import ManualClock
+from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
 from tests.serve.browser import dom, screenshot
-from tests.serve.serve_support import FakeLoader, filled, get_json, served
+from tests.serve.serve_support import FakeLoader, fenced, filled, get_json, served
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e</script>"
 IMAGE = Path(__file__).parents[2] / "docs" / "images" / "status.png"
@@ -87,3 +90,31 @@ def test_should_be_no_wider_than_a_phone(memory: Store) -> None:
     found = re.search(r'data-overflow="(-?\d+)"', page)
     assert found
     assert int(found[1]) <= 0
+
+
+@pytest.mark.parametrize("state", ["idle", "stuck", "blocked", "fenced"])
+def test_should_show_the_state_that_health_tells(memory: Store, state: str) -> None:
+    clock = ManualClock()
+    filled(memory, clock, 2)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        loader.open(consumer.epoch)
+        if state == "idle":
+            consumer.next_descriptors(2)
+            consumer.ack_through(1)
+            loader.commit(0, 1)
+        else:
+            loader.recorder.planned(0, 1, 1)
+        if state == "blocked":
+            loader.recorder.ended(Blocked("2 batches cannot be read"))
+        if state == "fenced":
+            loader.recorder.ended(fenced())
+        clock.advance(1000)
+        server.watch.look()
+        _, health = get_json(server, "/healthz")
+        page = dom(server.url)
+        assert health["state"] == state
+        assert f">{state}</span>" in page
+        assert html.escape(health["reason"], quote=False) in page
+        assert f'class="pill {"ok" if state == "idle" else "bad"}"' in page

@@ -9,7 +9,7 @@ import pytest
 
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
-from buffer.inspect.status import read_ledger
+from buffer.inspect.status import queue_status, read_ledger
 from buffer.ledger.plan import Blocked as BlockedState
 from buffer.ledger.plan import Ledger, Plan
 from buffer.names import ledger_path
@@ -18,6 +18,7 @@ from buffer.testing import ManualClock
 from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
 from buffer_delta.serve.status import STATES, Limits
+from buffer_delta.serve.watch import one_look
 from tests.serve.serve_support import TABLE, FakeLoader, fenced, filled, get_json, scrape, served
 
 MANIFEST = "ingest/manifest"
@@ -46,6 +47,12 @@ def views(server: StatusServer, store: Store) -> dict[str, Any]:
     return dict(status)
 
 
+def single_look(store: Store, clock: ManualClock) -> str:
+    """The state that `buffer-delta status` would show."""
+    queue = queue_status(store, clock=clock)
+    return one_look(store, ConsumerConfig(store=store), queue, clock=clock).state
+
+
 def test_should_be_idle_with_an_empty_queue(memory: Store, clock: ManualClock) -> None:
     filled(memory, clock)
     consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
@@ -61,6 +68,7 @@ def test_should_be_idle_with_an_empty_queue(memory: Store, clock: ManualClock) -
         server.watch.look()
         status = views(server, memory)
         assert (status["state"], status["lag_seconds"], status["length"]) == ("idle", 0, 0)
+        assert single_look(memory, clock) == "idle"
         assert status["tables"] == [
             {"table": TABLE, "exists": True, "committed": 2, "lag_batches": 0, "problem": None, "version": 3}
         ]
@@ -98,8 +106,12 @@ def test_should_be_stuck_when_entries_wait_and_nothing_is_committed(memory: Stor
         server.watch.look()
         status = views(server, memory)
         assert status["state"] == "stuck"
-        assert "no commit for 10 min 20 s: the store does not answer" in status["reason"]
+        assert "3 batches waiting, no commit for 10 min 20 s: the store does not answer" in status["reason"]
         assert get_json(server, "/livez")[0] == 503
+        assert single_look(memory, clock) == "waiting", "one look cannot tell: it says so only of a repeated range"
+        ledger = Ledger(queue_id="01TEST", app_id="a", tables=(TABLE,), born=True, plan=Plan(-1, 0, 2, attempts=2))
+        memory.put(ledger_path(MANIFEST), ledger.to_bytes())
+        assert single_look(memory, clock) == "stuck"
         loader.commit(0, 2)
         clock.advance(1)
         assert views(server, memory)["state"] == "waiting", "it got on: the rest is a backlog, not a fault"
@@ -125,7 +137,7 @@ def test_should_be_blocked_as_the_ledger_says_with_a_loader_and_without(memory: 
     for beside in (None, loader):
         with served(memory, clock, beside) as server:
             status = views(server, memory)
-            assert status["state"] == "blocked"
+            assert status["state"] == single_look(memory, clock) == "blocked"
             assert (status["attempts"], status["ready"]) == (6, False)
             assert status["reason"] == "batches 0..2: 2 batches cannot be read: '…' is no number"
             assert "secret" not in json.dumps(status)

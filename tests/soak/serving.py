@@ -21,6 +21,7 @@ import urllib.error
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from buffer.config import ProducerConfig
@@ -123,13 +124,14 @@ class Serving:
         self.violations.append(f"{what}: not within {timeout_s:g} s, the loader's code is {process.poll()}")
         return False
 
-    def run(self, minutes: float) -> int:
+    def run(self, minutes: float, *, calm: bool) -> int:
         watch = Watch(lambda: time.monotonic() - self.began_s)
         with Producer(ProducerConfig(store=str(self.folder / "queue"))) as producer:
             producer.produce([b"the first"])
             self.produced += 1
         process = self.load()
-        threads = [threading.Thread(target=work) for work in (self.produce, self.visit, self.attack)]
+        work = [self.produce, self.visit, *([] if calm else [self.attack])]
+        threads = [threading.Thread(target=each) for each in work]
         try:
             if self.await_status("the start", lambda s: s["ready"], START_TIMEOUT_S, process):
                 for thread in threads:
@@ -158,11 +160,19 @@ class Serving:
         if process.poll() is not None:
             self.violations.append(f"the loader ended with {process.returncode}")
 
+    def _commits(self) -> str:
+        """How many, and how long they took: without hostile clients (`--calm`) it must be about the same."""
+        lines = (self.folder / "loader.log").read_text().splitlines()
+        said = [json.loads(line) for line in lines if '"event": "commit"' in line]
+        seconds = sorted(line["seconds"] for line in said)
+        return f"{len(said)}, {median(seconds):.2f} s each, {seconds[-1]:.2f} s the longest" if said else "none"
+
     def _report(self, watch: Watch, seconds: float) -> int:
         for growth in watch.judge(time.monotonic() - self.began_s) if seconds >= JUDGED_FROM_S else ():
             tell(str(growth))
             if growth.leak:
                 self.violations.append(f"{growth.name}: {growth.leak}")
+        tell(f"commits: {self._commits()}")
         tell(f"{self.produced:,} entries, {self.answered:,} answers, {self.attacks:,} hostile connections")
         for text in self.violations:
             tell(f"WRONG: {text}")
@@ -172,10 +182,11 @@ class Serving:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--calm", action="store_true", help="without hostile clients, to compare")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="buffer-serving-") as folder:
-        return Serving(Path(folder), options.seed).run(options.minutes)
+        return Serving(Path(folder), options.seed).run(options.minutes, calm=options.calm)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from buffer.inspect.status import read_manifest
@@ -15,18 +18,25 @@ DEMO_TIMEOUT_S = 280
 
 
 def test_should_have_every_event_exactly_once_after_a_kill_in_the_middle_of_a_commit(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            *(Path(sys.executable).with_name("buffer-delta"), "demo", "--folder", tmp_path / "demo"),
-            *("--events", "1000", "--seconds", "5", "--json"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=DEMO_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
+    command = [
+        *(Path(sys.executable).with_name("buffer-delta"), "demo", "--folder", tmp_path / "demo"),
+        *("--events", "1000", "--seconds", "5", "--json", "--serve", "127.0.0.1:0"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        assert demo.stderr is not None
+        try:
+            printed = demo.stdout.readline()
+            assert printed, demo.stderr.read()
+            page = re.search(r"http://127\.0\.0\.1:\d+/", next(line for line in demo.stderr if "status page" in line))
+            assert page, "it ends with the page's address"
+            with urllib.request.urlopen(f"{page[0]}healthz", timeout=60) as answer:
+                assert json.load(answer)["state"] == "idle", "and stays up"
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(DEMO_TIMEOUT_S) == 0
+        finally:
+            demo.kill()
+    result = json.loads(printed)
     assert (result["produced"], result["loaded"], result["duplicates"], result["missing"]) == (3000, 3000, 0, 0)
     notes = [txn for commit in reversed(result["history"]) if (txn := Txn.from_note(commit["userMetadata"]))]
     assert [note.epoch for note in notes[:2]] == [1, 1]

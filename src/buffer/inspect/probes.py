@@ -19,6 +19,7 @@ from buffer.inspect.status import QueueStatus, queue_status
 from buffer.store.base import Lost, Outcome, Store, Unknown, Won
 
 CLOCK_SLACK_S = 5.0
+CLOCK_WRONG_S = 300.0  # half of the collector's grace: beyond it, batches could be deleted too early
 
 Verdict = Literal["ok", "note", "wrong"]
 
@@ -46,7 +47,29 @@ def check_store(store: Store, manifest_path: str, prefix: str, clock: Clock) -> 
     if found[0].verdict == "wrong":
         return found
     found.append(finding("conditional writes", lambda: try_conditional_writes(store, prefix, clock)))
-    return found
+    return [*found, *_store_clock(store, prefix, clock)]
+
+
+def _store_clock(store: Store, prefix: str, clock: Clock) -> list[Finding]:
+    """Ours against the store's, where that tells when it wrote an object."""
+    location = f"{prefix}/.check-{clock.new_ulid()}"
+    before_ms = clock.now_ms()
+    try:
+        store.put(location, b"what time is it?")
+        modified_ms = store.head(location).modified_ms
+    except BufferQueueError as error:
+        return [Finding("store's clock", "wrong", str(error))]
+    finally:
+        store.delete_many([location])
+    if modified_ms is None:
+        return []
+    # Whole seconds on most servers, and the write took a while: what is left over is a difference.
+    off_s = max(before_ms - modified_ms - 1000, modified_ms - clock.now_ms(), 0) / 1000
+    said = f"this machine's is within {human_seconds(max(off_s, 1.0))} of it"
+    if off_s <= CLOCK_SLACK_S:
+        return [Finding("store's clock", "ok", said)]
+    verdict: Verdict = "wrong" if off_s > CLOCK_WRONG_S else "note"
+    return [Finding("store's clock", verdict, f"this machine's is {human_seconds(off_s)} off: set it by NTP")]
 
 
 def check_queue(store: Store, manifest_path: str, clock: Clock) -> tuple[QueueStatus | None, list[Finding]]:
@@ -71,7 +94,7 @@ def _clock(queue: QueueStatus, clock: Clock) -> Finding:
     ahead_s = (queue.newest_ingestion_ms - clock.now_ms()) / 1000
     if ahead_s > CLOCK_SLACK_S:
         said = f"a producer's clock is {human_seconds(ahead_s)} ahead of this one: set them by NTP"
-        return Finding("clock", "wrong" if ahead_s > 300 else "note", said)
+        return Finding("clock", "wrong" if ahead_s > CLOCK_WRONG_S else "note", said)
     return Finding("clock", "ok", f"the newest entry is {human_seconds(max(0.0, -ahead_s))} old, by this clock")
 
 

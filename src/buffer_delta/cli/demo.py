@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from buffer.cli.interrupts import InterruptibleClock, check_interrupt
-from buffer.cli.printing import PIPED_WIDTH, cell, is_terminal, print_json, printable
+from buffer.cli.printing import PIPED_WIDTH, cell, echo, is_terminal, print_json, printable
 from buffer.cli.shell import DONE, FAILED, Seconds, json_option, session_options
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig
@@ -96,7 +96,7 @@ def demo(
         else:
             show(story, result, folder)
         if server is not None:
-            story.console.print(Text(f"The status page stays at {server.url} until Ctrl-C"))
+            echo(f"The status page stays at {server.url} until Ctrl-C", err=as_json)
             _wait_for_ctrl_c()
         elif not as_json:
             story.console.print(Text(f"Its status page: buffer-delta serve --store {printable(str(folder))}/queue"))

@@ -21,7 +21,7 @@ from buffer_delta.delta.state import NOTHING
 from buffer_delta.errors import RouteChanged
 from buffer_delta.load.plans import Plans
 from buffer_delta.serve.status import Limits, TableStatus
-from buffer_delta.serve.watch import Watch
+from buffer_delta.serve.watch import one_look
 from buffer_delta.spark.s3a import Places
 
 if TYPE_CHECKING:
@@ -51,17 +51,7 @@ def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
         places = Places(found.ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
             tables = [_table_status(spark, name, found) for name in found.ledger.tables]
-    watch = Watch(store, config, with_objects=False)
-    watch.look()
-    seen = watch.status()
-    seen = dataclasses.replace(
-        seen,
-        queue=found,
-        still_seconds=None,  # one look
-        tables=tuple(tables),
-        backlog_bytes=found.objects.waiting_bytes if found.objects else None,
-        limits=Limits(max_lag_s=max_lag_s),
-    )
+    seen = one_look(store, config, found, tuple(tables), limits=Limits(max_lag_s=max_lag_s))
     if as_json:
         print_json(seen.to_dict())
         return

@@ -234,7 +234,7 @@ def _held_up(status: Status) -> tuple[State, str] | None:
     if status.leases is None or not status.leases.blocked:
         return None
     shown = ", ".join(map(str, status.leases.blocked_sequences[:5]))
-    return "blocked", f"{plural(status.leases.blocked, 'batches')} wait for an operator: {shown}"
+    return "blocked", f"{plural(status.leases.blocked, 'batches')} left to an operator: {shown}"
 
 
 def _unseen(status: Status) -> tuple[State, str] | None:
@@ -251,7 +251,7 @@ def _late(status: Status) -> tuple[State, str] | None:
         still = None
     if status.lag_batches and still is not None and still > limits.stuck_s and (lag is None or lag > limits.stuck_s):
         why = f": {status.loader.error}" if status.loader and status.loader.error else ""
-        return "stuck", f"{plural(status.lag_batches, 'batches')} wait, no commit for {human_seconds(still)}{why}"
+        return "stuck", f"{plural(status.lag_batches, 'batches')} waiting, no commit for {human_seconds(still)}{why}"
     if status.loader is None and still is None and status.attempts > 1 and lag is not None and lag > limits.stuck_s:
         return "stuck", f"attempt {status.attempts}, and the oldest entry has waited for {human_seconds(lag)}"
     if lag is not None and limits.max_lag_s is not None and lag > limits.max_lag_s:
@@ -270,5 +270,5 @@ def _at_work(status: Status) -> tuple[State, str]:
     if waiting is None:
         return "starting", "the queue was not looked at yet"
     if waiting:
-        return "waiting", f"{plural(waiting, 'batches')} wait"
+        return "waiting", f"{plural(waiting, 'batches')} waiting"
     return "idle", "everything is loaded" if loader else "nothing waits"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from buffer.clock import Clock, SystemClock
@@ -258,6 +258,27 @@ class Watch:
     def close(self) -> None:
         """Look no more. A look that hangs in the store is not waited for: it changes nothing."""
         self._stop.set()
+
+
+def one_look(
+    store: CanWatch,
+    config: ConsumerConfig,
+    queue: QueueStatus,
+    tables: tuple[TableStatus, ...] = (),
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+) -> Status:
+    """A status of a single look, which cannot tell whether the queue moves; `queue` and `tables` are the caller's."""
+    watch = Watch(store, config, limits=limits, with_objects=False, clock=clock)
+    watch.look()
+    return replace(
+        watch.status(),
+        queue=queue,
+        still_seconds=None,
+        tables=tables,
+        backlog_bytes=queue.objects.waiting_bytes if queue.objects else None,
+    )
 
 
 # Deciding
