@@ -154,7 +154,7 @@ class Serving:
         while time.monotonic() < end_s and process.poll() is None:
             watch.sample()
             lag_s = self.status()["lag_seconds"] or 0.0
-            if lag_s > LAG_MAX_S:
+            if lag_s > LAG_MAX_S and time.monotonic() - self.began_s > JUDGED_FROM_S:
                 self.violations.append(f"the loader was {lag_s:.0f} s behind")
             time.sleep(SAMPLE_EVERY_S)
         if process.poll() is not None:
