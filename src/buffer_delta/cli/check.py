@@ -161,7 +161,7 @@ def check_spark(
         return
     yield Finding("java", "ok", "there, and new enough")
     try:
-        with running_spark("buffer-delta check", **settings) as spark:
+        with running_spark("buffer-delta check", loads=config, **settings) as spark:
             yield Finding("delta", "ok", f"Spark {spark.version} runs with Delta's JARs")
             for name in config.tables():
                 yield _attempt(f"table {name}", lambda name=name: check_table(spark, name, queue))  # type: ignore[misc]
