@@ -50,7 +50,8 @@ from buffer.errors import (
     StorageError,
 )
 from buffer.fenced import FencedObject
-from buffer.ledger.clients import known_sequences
+from buffer.ledger.clients import known_sequences as known_to_clients
+from buffer.ledger.leases import known_sequences as known_to_leases
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest, NewEntry
 from buffer.model import BatchDescriptor
@@ -193,7 +194,7 @@ class _Queue:
             return
         # The ledger was read after the manifest, so a loader may have made both in between. A second look tells;
         # if the manifest is there by now, whatever is written over its absence loses.
-        known = max(ledger.next_sequence, known_sequences(ledger))
+        known = max(ledger.next_sequence, known_to_clients(ledger), known_to_leases(ledger))
         if (ledger.was_claimed or known) and not self._is_there():
             raise ManifestLost(
                 f"the manifest {self.manifest_path!r} is missing, but its ledger knows {known} "

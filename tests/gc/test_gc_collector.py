@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from buffer.clients import ClientLedger
 from buffer.clock import SystemClock
-from buffer.config import GcConfig
+from buffer.config import ConsumerConfig, GcConfig, LeaseConfig
 from buffer.errors import Closed, CorruptManifest, StorageError
 from buffer.gc import collector as gc_module
 from buffer.gc.collector import Collector, Refusal
+from buffer.leases import LeaseQueue
 from buffer.ledger.plan import Ledger
+from buffer.manifest import Manifest
 from buffer.names import ledger_path
 from buffer.queue import QueueConsumer
 from buffer.store import open_store
@@ -89,6 +92,24 @@ def test_should_delete_nothing_and_warn_when_next_sequence_went_back(
         assert subject.collect_once().refusal is Refusal.WENT_BACK, "catching up does not bring the batch back"
         touch_manifest(store)
     assert {first, forgotten} <= locations(store)
+
+
+@pytest.mark.parametrize("section", ["clients", "leases"])
+def test_should_believe_clients_and_workers_that_a_manifest_went_back(store: Store, section: str) -> None:
+    """A collector that has just started remembers nothing; whoever used the queue has left its word in the ledger."""
+    forgotten = put_batch(store, DAY_MS)
+    enqueue(store, forgotten)
+    backup = Manifest.empty().claim().to_bytes()
+    if section == "clients":
+        ledger = ClientLedger(store, MANIFEST, SystemClock())
+        ledger.open(lambda: Manifest.from_bytes(store.get(MANIFEST).data))
+    else:
+        config = ConsumerConfig(store=store, gc_enabled=False)
+        with LeaseQueue.open(config, LeaseConfig(visibility_timeout_ms=60_000)) as queue:
+            queue.purge()
+    store.put(MANIFEST, backup)
+    assert collect_twice(store).refusal is Refusal.WENT_BACK
+    assert forgotten in locations(store)
 
 
 def test_should_notice_that_a_drained_manifest_went_back(store: Store) -> None:

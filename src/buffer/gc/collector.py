@@ -60,6 +60,8 @@ from buffer.gc.rules import (
     Refusal,
     deletable,
 )
+from buffer.ledger.clients import known_sequences as known_to_clients
+from buffer.ledger.leases import known_sequences as known_to_leases
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
 from buffer.names import batch_location, batch_ulid, folder_of, ledger_path
@@ -215,9 +217,10 @@ class Collector:
     def _ledger_next_sequence(self) -> int:
         path = ledger_path(self.config.manifest_path)
         try:
-            return Ledger.from_bytes(self._store.get(path).data, location=path).next_sequence
+            ledger = Ledger.from_bytes(self._store.get(path).data, location=path)
         except ObjectNotFound:  # a queue without one is a valid queue
             return 0
+        return max(ledger.next_sequence, known_to_clients(ledger), known_to_leases(ledger))
 
     def _read_manifest(self) -> tuple[Manifest, Version] | tuple[None, None]:
         path = self.config.manifest_path

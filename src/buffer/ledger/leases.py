@@ -303,6 +303,12 @@ def _both(finished: Runs, batches: Mapping[int, Batch]) -> Iterator[int]:
     return (sequence for sequence in batches if holds(finished, sequence))
 
 
+def known_sequences(ledger: Envelope) -> int:
+    """How many sequences the leases in a ledger surely speak of, for those who pass by."""
+    through = (ledger.sections.get("leases") or {}).get("finished_through")
+    return through + 1 if type(through) is int else 0  # whoever opens the section says what is wrong with it
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseLedger(Envelope):
     """The ledger with the section `leases` opened."""
