@@ -16,12 +16,14 @@ from functools import partial
 from pathlib import Path
 
 from buffer.config import ConsumerConfig
+from buffer_delta.spark.session import spark_session
 from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.creation_cycles import CreationCycles
 from tests.crash.lease_cycles import LeaseCycles
 from tests.crash.lease_cycles import Plan as LeasePlan
 from tests.crash.loader_cycles import LoaderCycles
+from tests.crash.loading import TableReader
 from tests.crash.migrate_cycles import MigrateCycles
 from tests.crash.producer_cycles import ProducerCycles
 from tests.crash.s3 import through
@@ -59,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
     if cycles["client"]:
         for where, run in (("local files", _local_client), ("S3 over a bad network", _s3_client)):
             verdicts.append(_report(f"a client on {where}", cycles["client"], partial(run, folder, seed)))
+        lives = max(1, cycles["client"] // 4)
+        verdicts.append(_report("a client into a Delta table", lives, partial(_loaded_client, folder, seed)))
     if cycles["lease"]:
         for where, run in (("local files", _local_leases), ("S3 over a bad network", _s3_leases)):
             verdicts.append(_report(f"workers on {where}", cycles["lease"], partial(run, folder, seed)))
@@ -84,6 +88,12 @@ def _local_client(folder: Path, seed: int, cycles: int) -> Verdict:
     store = str(folder / "client" / "queue")
     consumer = KeepingConsumer(ConsumerConfig(store=store, gc_interval_s=0.05))
     return ClientCycles(folder / "client", seed, {"store": store}, consumer, tell).run(cycles)
+
+
+def _loaded_client(folder: Path, seed: int, cycles: int) -> Verdict:
+    store = str(folder / "loaded client" / "queue")
+    reader = TableReader(spark_session("crash cycles of a client"), store, folder / "loaded client" / "table")
+    return ClientCycles(folder / "loaded client", seed, {"store": store}, reader, tell).run(cycles)
 
 
 def _s3_client(folder: Path, seed: int, cycles: int) -> Verdict:

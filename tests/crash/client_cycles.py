@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from tests.crash.consuming import KeepingConsumer
 from tests.crash.numbering import ENTRIES_PER_CALL, FAILED
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
 
 NAME = "client"
+
 RUN_MAX_S = 0.4  # from the opening to the kill
 FREEZE_CHANCE = 0.15
 REPORT_EVERY = 20
@@ -28,6 +29,16 @@ DRAIN_TIMEOUT_S = 120.0
 NEVER = 10**9
 
 
+class Reader(Protocol):
+    """Reads the queue beside the client, and knows in the end what came out."""
+
+    found: defaultdict[str, list[int]]
+
+    def drain(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
 class ClientCycles:
     """Runs lives until enough of them were killed, with a consumer and its collector beside them."""
 
@@ -36,7 +47,7 @@ class ClientCycles:
         folder: Path,
         seed: int,
         settings: dict[str, Any],
-        consumer: KeepingConsumer,
+        consumer: Reader,
         tell: Callable[[str], None] = lambda _text: None,
         calm: Callable[[], None] = lambda: None,
     ) -> None:
