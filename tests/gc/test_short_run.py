@@ -86,13 +86,23 @@ def test_should_leave_the_work_to_a_consumer_that_took_over(store: Store) -> Non
     assert locations(store) == {old}
 
 
+def test_should_say_nothing_of_a_queue_that_does_not_exist_yet(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    orphan = put_batch(store, 2 * DAY_MS)
+    run = short_run(store)
+    run.begin()
+    assert run.end(claim(store)) == 0
+    assert locations(store) == {orphan}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("operation", ["get", "list"])
 @pytest.mark.parametrize("skip", [0, 1])
 def test_should_warn_and_delete_nothing_when_a_look_fails(
-    memory: Store, skip: int, caplog: pytest.LogCaptureFixture
+    memory: Store, skip: int, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     empty_manifest(memory)
     old = put_batch(memory, HOUR_MS)
-    run = short_run(FaultyStore(memory, [Fault.before("list", skip=skip)]))
+    run = short_run(FaultyStore(memory, [Fault.before(operation, skip=skip)]))
     run.begin()
     assert run.end(claim(memory)) == 0
     assert locations(memory) == {old}

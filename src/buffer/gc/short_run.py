@@ -22,7 +22,7 @@ import logging
 
 from buffer.clock import Clock
 from buffer.config import GcConfig
-from buffer.errors import BufferQueueError
+from buffer.errors import BufferQueueError, ObjectNotFound, StorageError
 from buffer.gc.collector import CollectedStore, Collector, GcReport
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,19 @@ class ShortRun:
 
     def __init__(self, config: GcConfig, *, store: CollectedStore, clock: Clock) -> None:
         self._collector = Collector(config, store=store, clock=clock)
+        self._store = store
+        self._manifest_path = config.manifest_path
         self._has_looked = False
 
     def begin(self) -> None:
-        """The first look."""
+        """The first look. On a queue that does not exist yet there is nothing to see, and nothing to warn about."""
+        try:
+            self._store.get(self._manifest_path)
+        except ObjectNotFound:
+            return
+        except StorageError as error:
+            log.warning("could not look for batches to delete, leaving that to the next run: %s", error)
+            return
         self._has_looked = self._look() is not None
 
     def end(self, epoch: int | None = None) -> int:
