@@ -92,11 +92,11 @@ def test_should_collect_garbage_at_its_end_and_leave_spark_alone_on_an_empty_que
     collects = ("--set", "gc_enabled=true")
     trickle(0)
     said = place.load_json(*collects).out.splitlines()
-    assert said[-1].startswith("loaded 1 batches in 1 commits: 10 rows, ")
+    assert said[-1].startswith("loaded 1 batch in 1 commit: 10 rows, ")
     assert objects() == 1, "before its first look it was in the queue"
     trickle(10)
     said = place.load_json(*collects).out.splitlines()
-    assert said[-1].endswith("; 1 old batch objects deleted")
+    assert said[-1].endswith("; 1 batch deleted that nobody needs")
     assert objects() == 1
 
     def no_spark(*_args: Any, **_options: Any) -> None:
@@ -109,7 +109,7 @@ def test_should_collect_garbage_at_its_end_and_leave_spark_alone_on_an_empty_que
     trickle(20)
     assert place.load_json().code == 1, "with something to load, it is asked for"
     monkeypatch.undo()
-    assert place.load_json(*collects).out.splitlines()[-1].endswith("; 1 old batch objects deleted")
+    assert place.load_json(*collects).out.splitlines()[-1].endswith("; 1 batch deleted that nobody needs")
     assert_exactly_once(spark, place.table, 30)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from buffer.inspect.human import plural
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -74,12 +76,12 @@ class Total:
         return dataclasses.replace(self, deleted=self.deleted + deleted)
 
     def __str__(self) -> str:
-        gone = f"; {self.deleted:,} old batch objects deleted" if self.deleted else ""
+        gone = f"; {plural(self.deleted, 'batches')} deleted that nobody needs" if self.deleted else ""
         if not self.commits:
             return f"there was nothing to load{gone}"
         bad = f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
         return (
-            f"loaded {self.batches:,} batches in {self.commits:,} commits: {self.rows:,} rows{bad}, "
+            f"loaded {plural(self.batches, 'batches')} in {plural(self.commits, 'commits')}: {self.rows:,} rows{bad}, "
             f"{self.bytes / 1e6:,.1f} MB in {self.seconds:.1f} s{gone}"
         )
 
