@@ -25,10 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from buffer.attempts import AppendGroup, Attempt, ClientSpan, Verdict
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
 from buffer.errors import IdempotencyConflict, InvalidInput
 from buffer.journal import Journal
+from buffer.leaving import Leaving
 from buffer.ledger.clients import (
     Clients,
     ClientsView,
@@ -44,7 +46,6 @@ from buffer.ledger.clients import (
 )
 from buffer.manifest import Manifest
 from buffer.marks import Mark, batch_name, client_id_bytes
-from buffer.queue import AppendGroup, Attempt, ClientSpan, Leaving, Verdict
 from buffer.store.base import CanSwap
 
 

@@ -1,14 +1,6 @@
 """The manifest over compare-and-swap: producers append groups of locations, one consumer claims and dequeues.
 
-**An append attempt** is (version read, expected sequence E, exact group of locations). When its outcome is not
-`Won`, `decide` looks at the newest manifest:
-
-    a location of ours stands at its slot     LANDED       the whole group did: one write carried it
-    another location stands there, or the     DEAD         its version can never match again; only now may
-    queue ends short of the group, at                      batches join the group or get new names
-    another version
-    the version is still the one read         PENDING      it may land later: repeat the very same bytes
-    all slots were dequeued                   UNDECIDABLE  AppendOutcomeUnknown
+**An append attempt** whose outcome is not `Won` is looked for in the newest manifest: see `attempts.py`.
 
 With a `Guard`, which knows how far the producer's client is in the queue, nothing is undecidable: it tells whether
 what was dequeued was ours. And it is asked before every new attempt, on the very manifest that the attempt replaces,
@@ -31,14 +23,11 @@ before: every keeper is called with the very entries that the write to come remo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from itertools import islice
-from math import inf
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from buffer import metrics
+from buffer.attempts import AppendGroup, Attempt, Guard, Verdict, decide
 from buffer.cas import CAS_BACKOFF, CasObject, Snapshot, unobserved
 from buffer.clock import Clock
 from buffer.errors import (
@@ -50,6 +39,7 @@ from buffer.errors import (
     StorageError,
 )
 from buffer.fenced import FencedObject
+from buffer.leaving import Keeper, Leaving
 from buffer.ledger.clients import known_sequences as known_to_clients
 from buffer.ledger.leases import known_sequences as known_to_leases
 from buffer.ledger.plan import Ledger
@@ -57,41 +47,6 @@ from buffer.manifest import Manifest, NewEntry
 from buffer.model import BatchDescriptor
 from buffer.names import ledger_path
 from buffer.store.base import CanSwap, Outcome, Unknown, Version, Won
-
-
-class ClientSpan(NamedTuple):
-    """The smallest and the largest client_seq of some calls."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class AppendGroup:
-    """Batches that go into the queue in one write, in this order."""
-
-    entries: Sequence[NewEntry]
-    valid_until_s: float = inf
-    """Monotonic time after which no write may name these locations: a collector could have taken them."""
-    client_seqs: ClientSpan | None = None
-    """Of the calls in it; None without a client id."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One append that was sent, or is about to be."""
-
-    seen: Snapshot
-    expected_sequence: int
-    locations: tuple[str, ...]
-    result: Manifest
-    """What stands if this attempt wins."""
-    valid_until_s: float = inf
-    client_seqs: ClientSpan | None = None
-
-    @property
-    def sequences(self) -> range:
-        return range(self.expected_sequence, self.expected_sequence + len(self.locations))
 
 
 def manifest_observer(role: Literal["producer", "consumer"]) -> Callable[[Outcome], None]:
@@ -103,45 +58,6 @@ def manifest_observer(role: Literal["producer", "consumer"]) -> Callable[[Outcom
         instrument.add(1, attributes)
 
     return observe
-
-
-class Verdict(Enum):
-    LANDED = "landed"
-    DEAD = "dead"
-    PENDING = "pending"
-    UNDECIDABLE = "undecidable"
-
-
-def decide(attempt: Attempt, version: Version | None, manifest: Manifest) -> Verdict:
-    """What became of an attempt, given a manifest read after it was sent."""
-    if version == attempt.seen.version:
-        return Verdict.PENDING
-    slots = attempt.sequences
-    if manifest.next_sequence < slots.stop:
-        return Verdict.DEAD
-    visible = max(slots.start, manifest.first_sequence)
-    if visible >= slots.stop:
-        return Verdict.UNDECIDABLE
-    entry = manifest.read(visible)
-    assert entry is not None, "first_sequence <= visible < slots.stop <= next_sequence"
-    ours = entry.location == attempt.locations[visible - slots.start]
-    return Verdict.LANDED if ours else Verdict.DEAD
-
-
-class Guard(Protocol):
-    """Keeps calls that are in the queue already out of it. For producers with a client id (`clients.py`)."""
-
-    def check(self, manifest: Manifest, group: AppendGroup) -> None:
-        """Raises what ends the append, if the group cannot go onto this manifest as it is. Nothing is in flight."""
-        ...
-
-    def decide(self, manifest: Manifest, attempt: Attempt) -> Verdict:
-        """LANDED or DEAD, for an attempt whose slots have left this manifest. Raises what ends the append."""
-        ...
-
-    def won(self, attempt: Attempt) -> None:
-        """The attempt is in the queue, right behind what was checked."""
-        ...
 
 
 class _Queue:
@@ -345,27 +261,6 @@ class QueueProducer(_Queue):
             locations=attempt.locations,
             expected_sequence=attempt.expected_sequence,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """Entries that are about to leave the queue. Iterate it for them, oldest first."""
-
-    manifest: Manifest
-    """The queue as it is before."""
-    through: int
-    """The last sequence that leaves."""
-
-    def __len__(self) -> int:
-        return self.through + 1 - self.manifest.first_sequence
-
-    def __iter__(self) -> Iterator[BatchDescriptor]:
-        # A manifest of its own: it remembers the place read last, which is the cursor's for the one we keep.
-        return islice(Manifest.from_bytes(self.manifest.to_bytes()), len(self))
-
-
-Keeper = Callable[[Leaving], None]
-"""Keeps durably what must outlive the entries given. See the module's rules."""
 
 
 class QueueConsumer(_Queue):

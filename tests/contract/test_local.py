@@ -19,7 +19,7 @@ from typing import NoReturn
 import pytest
 
 from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageError, StoreUnusable
-from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local
+from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local, stamps
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 
@@ -114,7 +114,7 @@ def test_should_not_open_the_file_when_it_did_not_change(
 ) -> None:
     store.put("a", b"one")
     _age(tmp_path / "root/a")
-    monkeypatch.setattr(local, "STAMP_AGE_MIN_MS", -1)  # the change time cannot be set back: count it as old
+    monkeypatch.setattr(stamps, "STAMP_AGE_MIN_MS", -1)  # the change time cannot be set back: count it as old
     version = store.get("a").version
     with monkeypatch.context() as patch:
         patch.setattr(local, "open_plain", _refuse)
@@ -248,7 +248,7 @@ def test_should_compare_content_whatever_the_file_times_say(store: LocalStore, m
     store.put("a", b"one")
     version = store.get("a").version
     LocalStore(store.url.removeprefix("file://")).put("a", b"two")
-    monkeypatch.setattr(local._Stamps, "prove", lambda *_: True)
+    monkeypatch.setattr(stamps.Stamps, "prove", lambda *_: True)
     assert store.put_if_match("a", b"three", version) == Lost()
     lstat = Path.lstat
     monkeypatch.setattr(Path, "lstat", lambda path: _missing() if path.name == "a" else lstat(path))

@@ -11,8 +11,9 @@ from buffer.config import GcConfig, ProducerConfig
 from buffer.errors import AppendOutcomeUnknown, BatchCollected
 from buffer.gc.collector import Collector
 from buffer.manifest import Manifest
-from buffer.produce.append import LATE_LOOK_PAUSE_S, append_uploads
+from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
+from buffer.produce.groups import LATE_LOOK_PAUSE_S
 from buffer.produce.upload import upload_entries
 from buffer.store.base import Outcome, Store
 from buffer.testing import Fault, FaultyStore, ManualClock

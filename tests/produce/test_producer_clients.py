@@ -31,9 +31,11 @@ from buffer.errors import (
 )
 from buffer.marks import encode_mark, mark_of
 from buffer.model import Metadata
-from buffer.produce.append import CallId, Committer, LateLook, append_uploads
+from buffer.produce.adopt import CallId, append_uploads
+from buffer.produce.append import Committer
 from buffer.produce.client_seqs import RANGES_MAX, ClientSeqs
 from buffer.produce.durability import Durable, WriteHandle
+from buffer.produce.groups import LateLook
 from buffer.produce.intake import PendingBatch, check_call
 from buffer.produce.producer import Producer
 from buffer.produce.upload import Upload, upload_entries

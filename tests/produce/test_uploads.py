@@ -15,7 +15,7 @@ from buffer.gc.collector import Collector
 from buffer.manifest import Manifest, PackedMetadata
 from buffer.model import Metadata
 from buffer.names import batch_location
-from buffer.produce.append import append_uploads
+from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
 from buffer.produce.upload import Upload, upload_entries, valid_until_s
 from buffer.store import open_store

@@ -17,9 +17,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from buffer.attempts import AppendGroup
 from buffer.errors import AppendOutcomeUnknown, ContentionError, Fenced, ObjectNotFound, StorageError
 from buffer.manifest import Manifest
-from buffer.queue import AppendGroup, QueueConsumer, QueueProducer
+from buffer.queue import QueueConsumer, QueueProducer
 from buffer.store import Lost, Store
 from buffer.testing import Fault, FaultyStore, ManualClock
 from tests.queue.queue_support import PATH, Written, append, consumer, named, nothing

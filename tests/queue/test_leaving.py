@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from buffer.errors import ContentionError, Fenced, StorageError
-from buffer.queue import Leaving, QueueConsumer
+from buffer.leaving import Leaving
+from buffer.queue import QueueConsumer
 from buffer.store import Lost, Store
 from buffer.testing import Fault, FaultyStore, ManualClock
 from tests.queue.queue_support import PATH, Written, append, consumer, manifest_in, memory, queued

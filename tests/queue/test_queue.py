@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from buffer.attempts import AppendGroup
 from buffer.errors import (
     Fenced,
     InvalidInput,
@@ -17,7 +18,7 @@ from buffer.errors import (
 )
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, Metadata
-from buffer.queue import AppendGroup, QueueConsumer
+from buffer.queue import QueueConsumer
 from buffer.store import Outcome, Store, Won
 from buffer.testing import Fault, FaultyStore, ManualClock
 from tests.consume.consumer_support import Tapped

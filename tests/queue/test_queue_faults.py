@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from buffer.attempts import AppendGroup, Attempt, Verdict, decide
 from buffer.cas import CAS_ATTEMPTS_MAX, Snapshot
 from buffer.errors import (
     AppendOutcomeUnknown,
@@ -20,7 +21,6 @@ from buffer.errors import (
     Throttled,
 )
 from buffer.manifest import Manifest
-from buffer.queue import AppendGroup, Attempt, Verdict, decide
 from buffer.store import Lost, Store, open_store
 from buffer.testing import Fault, FaultyStore, ManualClock
 from tests.queue.queue_support import (

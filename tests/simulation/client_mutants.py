@@ -8,13 +8,15 @@ from typing import Any
 from unittest.mock import patch
 
 from buffer import clients
+from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard, ClientLedger
+from buffer.leaving import Leaving
 from buffer.ledger import clients as section
 from buffer.ledger.clients import Clients, Fate, Standing
 from buffer.manifest import Manifest
 from buffer.produce import append
 from buffer.produce.append import Committer
-from buffer.queue import AppendGroup, ClientSpan, Leaving, QueueConsumer
+from buffer.queue import QueueConsumer
 from tests.simulation.mutants import TWICE, mutant
 
 AGAIN = rf"{TWICE}|which is at \d+"

@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from buffer import queue
+from buffer.attempts import Verdict
 from buffer.cas import CasObject, Snapshot
 from buffer.consume import cursor as position
 from buffer.errors import StorageError
@@ -16,7 +17,8 @@ from buffer.fenced import FencedObject
 from buffer.gc import collector as gc
 from buffer.manifest import Manifest
 from buffer.produce import append as commit
-from buffer.queue import QueueConsumer, QueueProducer, Verdict
+from buffer.produce import groups
+from buffer.queue import QueueConsumer, QueueProducer
 from buffer.store.base import Lost, Outcome, Unknown, Won
 from tests.simulation.mutants import FALSE_ALARM, FALSE_WORD, LOST, NOT_THE_OWNER, TWICE, mutant
 
@@ -146,7 +148,7 @@ def never_renamed() -> Iterator[None]:
 @mutant("collection", sees=FALSE_WORD)
 def late_win_is_believed() -> Iterator[None]:
     """An append that landed after days counts as durable without a look at its objects."""
-    with patch.object(commit, "safe_until_s", lambda *_: float("inf")):
+    with patch.object(groups, "safe_until_s", lambda *_: float("inf")):
         yield
 
 

@@ -18,7 +18,7 @@ from buffer.consume.fetch import FetchHandle
 from buffer.errors import IdempotencyConflict, InvalidInput
 from buffer.inspect.status import read_manifest
 from buffer.model import Metadata
-from buffer.produce.append import append_uploads
+from buffer.produce.adopt import append_uploads
 from buffer.store.base import Store
 from buffer.store.open import open_store
 from buffer_delta.formats.registry import resolve_format

@@ -85,7 +85,7 @@ from buffer.ledger.parking import ParkOrder
 from buffer.manifest import Manifest
 from buffer.marks import as_handed_out
 from buffer.names import folder_of
-from buffer.produce.append import append_uploads
+from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
 from buffer.produce.intake import Entries
 from buffer.produce.upload import upload_entries

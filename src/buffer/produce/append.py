@@ -1,9 +1,7 @@
 """From an uploaded batch to a durable one: append its location to the queue, in order.
 
-`append_uploads` does it for batches that others have uploaded (`upload.py`): all of them in one write.
-
-`Committer` does it for a producer, whose batches come and fail one by one. It acts synchronously and keeps no
-threads, so a simulator can drive it step by step:
+`Committer` does it for a producer, whose batches come and fail one by one; `adopt.py` for batches that others have
+uploaded. It acts synchronously and keeps no threads, so a simulator can drive it step by step:
 
     committer = Committer(store, clock, config, on_settled)
     committer.enlist(batch)     # in produce order; fixes the place in the queue
@@ -18,10 +16,7 @@ Rules:
   can still land (see `queue.py`).
 - An append that surely did not happen is tried again until `append_timeout_s` has passed since the batch was
   ready. One that cannot be decided fails with `AppendOutcomeUnknown`: repeating it might double the batch.
-- **A late win.** A write that was sent in time can land a day later: the machine slept, the manifest did not change.
-  By then the collector may have deleted the batch (`upload.safe_until_s`). So before anybody says durable of it,
-  `LateLook` looks whether the object is there, and once more after a pause, for a delete may be under way. One that
-  is gone is `BatchCollected`.
+- What lands so late that its batch may be gone is looked at before anybody says durable of it: `groups.LateLook`.
 - Whatever goes wrong in `upload` and `commit` settles the batches that it happened to. They raise only what is no
   Exception, a panic in a native library say, and after settling.
 - **With a client id** a batch that fails takes all later ones with it, enlisted or not (`ProducerStopped`). The queue
@@ -40,286 +35,35 @@ from __future__ import annotations
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from itertools import takewhile
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol
 
 from buffer import metrics
+from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard
 from buffer.clock import Clock
 from buffer.config import MIB, ProducerConfig
 from buffer.errors import (
     AppendOutcomeUnknown,
-    BatchCollected,
     BufferQueueError,
     ContentionError,
-    IdempotencyConflict,
-    InvalidInput,
-    ObjectNotFound,
     ProducerStopped,
     StorageError,
 )
-from buffer.manifest import Manifest, PackedMetadata
-from buffer.marks import encode_mark, marked
+from buffer.manifest import Manifest
 from buffer.produce.durability import Durable, Settled
+from buffer.produce.groups import LateLook, append_group, count_flushed, queue_producer, rename_stale
 from buffer.produce.intake import PendingBatch
-from buffer.produce.upload import (
-    NewName,
-    Upload,
-    make_new_name,
-    name_valid_s,
-    put_under_new_name,
-    safe_until_s,
-    valid_until_s,
-)
-from buffer.queue import AppendGroup, ClientSpan, QueueProducer, manifest_observer
+from buffer.produce.upload import name_valid_s, put_under_new_name
 from buffer.store.base import CanHead, CanPut, CanSwap
 
 GROUP_BATCHES_MAX = 1024  # one append stays one short write, however long the store was away
 GROUP_METADATA_BYTES_MAX = 8 * MIB
 
-RENAME_ROUNDS_MAX = 3  # a store too slow for the grace period is reported, not chased
-
-LATE_LOOKS_MAX = 6  # that a store may fail, on top of what its own client repeats
-LATE_LOOK_PAUSE_S = 60.0  # a delete that was sent before our append landed has arrived by then
-
 
 class CanCommit(CanSwap, CanPut, CanHead, Protocol):
     """What the producer needs of a store."""
-
-
-class CanAppend(CanSwap, CanHead, Protocol):
-    """What appending others' uploads needs of a store."""
-
-    def copy(self, source: str, target: str) -> None:
-        """Copy one object. Raises ObjectNotFound."""
-        ...
-
-
-class Named(Protocol):
-    """A batch that was uploaded, with the name it has for now."""
-
-    @property
-    def location(self) -> str | None: ...
-
-    @property
-    def metadata(self) -> PackedMetadata | None: ...
-
-    @property
-    def valid_until_s(self) -> float: ...
-
-
-_N = TypeVar("_N", bound=Named)
-
-
-def rename_stale(group: Sequence[_N], rename: Callable[[_N], None], clock: Clock, valid_s: float) -> None:
-    """Give new names to those whose names are no longer valid, until all are. Only while nothing is in flight."""
-    for _ in range(RENAME_ROUNDS_MAX):
-        stale = [batch for batch in group if clock.monotonic_s() > batch.valid_until_s]
-        if not stale:
-            return
-        for batch in stale:
-            rename(batch)
-    raise StorageError(
-        f"uploading {len(group)} batches takes longer than half of gc_grace_s, {valid_s:g} s: use "
-        "smaller batches, or a longer gc_grace_s for producers and collector alike",
-        retryable=True,
-    )
-
-
-def append_group(group: Sequence[Named], client_seqs: ClientSpan | None = None) -> AppendGroup:
-    return AppendGroup(
-        entries=[(batch.location or "", batch.metadata or ()) for batch in group],
-        valid_until_s=min(batch.valid_until_s for batch in group),
-        client_seqs=client_seqs,
-    )
-
-
-def queue_producer(store: CanSwap, clock: Clock, config: ProducerConfig) -> QueueProducer:
-    return QueueProducer(
-        store,
-        config.manifest_path,
-        clock,
-        timeout_s=config.append_timeout_s,
-        observe=manifest_observer("producer"),
-    )
-
-
-class LateLook:
-    """Tells of batches whose append has landed whether they are durable."""
-
-    def __init__(self, store: CanHead, clock: Clock, config: ProducerConfig) -> None:
-        self._store = store
-        self._clock = clock
-        self._config = config
-
-    def settled(self, landed: Iterable[tuple[int, Named]]) -> list[Durable | AppendOutcomeUnknown]:
-        """`Durable` for each that is, or the error that says what is known. Call it right after the append landed."""
-        now_s = self._clock.monotonic_s()
-        found: list[Durable | AppendOutcomeUnknown] = []
-        late: list[int] = []
-        for sequence, batch in landed:
-            if now_s > safe_until_s(batch.valid_until_s, self._config):
-                late.append(len(found))
-            found.append(Durable(sequence, batch.location or ""))
-        for pause_s in (0.0, LATE_LOOK_PAUSE_S) if late else ():
-            self._clock.sleep(pause_s)
-            for index in late:
-                found[index] = self._looked(found[index])
-        return found
-
-    def _looked(self, landed: Durable | AppendOutcomeUnknown) -> Durable | AppendOutcomeUnknown:
-        if not isinstance(landed, Durable):
-            return landed
-        facts = {"location": landed.location, "locations": (landed.location,), "expected_sequence": landed.sequence}
-        where = f"the batch {landed.location!r} came into {self._config.manifest_path!r} as sequence {landed.sequence}"
-        try:
-            self._is_there(landed.location)
-        except ObjectNotFound as error:
-            gone = BatchCollected(
-                f"{where} a day after it was named, and the collector has deleted it: unless a reader was faster, its "
-                "entries are lost; look for them before producing them again",
-                sequence=landed.sequence,
-                **facts,
-            )
-            gone.__cause__ = error
-            return gone
-        except StorageError as error:
-            unknown = AppendOutcomeUnknown(
-                f"{where} a day after it was named, and nobody could see whether the collector has deleted it; look "
-                "for its entries before producing them again",
-                **facts,
-            )
-            unknown.__cause__ = error
-            return unknown
-        return landed
-
-    def _is_there(self, location: str) -> None:
-        for attempt in range(1, LATE_LOOKS_MAX + 1):
-            try:
-                self._store.head(location)
-                return
-            except StorageError as error:
-                if isinstance(error, ObjectNotFound) or not error.retryable or attempt == LATE_LOOKS_MAX:
-                    raise
-            self._clock.sleep(self._clock.jitter(0.0, float(attempt)))
-
-
-# Others' uploads
-
-
-@dataclass(slots=True)
-class _Adopted:
-    """An upload, and the name under which it is to be appended."""
-
-    location: str
-    metadata: PackedMetadata
-    valid_until_s: float
-
-
-class CallId(NamedTuple):
-    """Which call of which client: what makes its repetition recognisable."""
-
-    client_id: str
-    client_seq: int
-
-
-def append_uploads(
-    uploads: Iterable[Upload],
-    *,
-    store: CanAppend,
-    clock: Clock,
-    config: ProducerConfig,
-    call: CallId | None = None,
-) -> list[Durable]:
-    """Append uploads in this order, in one write: all of them are in the queue after it, or none.
-
-    Those whose names have become too old are copied to new ones first. Raises, with nothing appended:
-    ContentionError or StorageError (call again), ObjectNotFound if an upload is gone (upload its entries again),
-    InvalidInput if one is given twice, or there is none. Raises AppendOutcomeUnknown if nobody can tell: calling
-    again might double them. ManifestLost and CorruptManifest are for an operator.
-
-    With a `call` all of them together are one call of a client: repeat it as often as you like, with other uploads of
-    the same entries if need be. Raises IdempotencyConflict if it is in the queue already, ProducerStopped instead of
-    AppendOutcomeUnknown (repeat it), and MarksLost.
-    """
-    given = list(uploads)
-    if not given or len({upload.location for upload in given}) < len(given):
-        raise InvalidInput(f"{len(given)} uploads cannot be appended: give at least one, and each once")
-    valid_s = name_valid_s(config)
-    queue = queue_producer(store, clock, config)
-    span, mark = _opened(call, queue, store, clock, config)
-    group = [
-        _Adopted(
-            upload.location,
-            upload.metadata if mark is None else marked(upload.metadata, mark),
-            valid_until_s(upload, clock, valid_s),
-        )
-        for upload in given
-    ]
-
-    def rename(batch: _Adopted) -> None:
-        name = _copy_to_new_name(batch.location, store, clock, config.data_path_prefix)
-        batch.location, batch.valid_until_s = name.location, name.made_s + valid_s
-
-    def draw() -> AppendGroup:
-        rename_stale(group, rename, clock, valid_s)
-        return append_group(group, span)
-
-    try:
-        sequences = queue.append(draw)
-    except AppendOutcomeUnknown as error:
-        if call is None:
-            raise
-        raise ProducerStopped.after(error, call.client_id, call.client_seq) from error
-    settled = LateLook(store, clock, config).settled(zip(sequences, group, strict=True))
-    for outcome in settled:
-        if isinstance(outcome, AppendOutcomeUnknown):
-            raise outcome
-    for upload in given:
-        _count(upload.entry_count, upload.payload_bytes, upload.stored_bytes)
-    return [outcome for outcome in settled if isinstance(outcome, Durable)]
-
-
-def _opened(
-    call: CallId | None, queue: QueueProducer, store: CanSwap, clock: Clock, config: ProducerConfig
-) -> tuple[ClientSpan | None, bytes | None]:
-    """The call's numbers and its mark, once its client is known to be before them. Raises IdempotencyConflict."""
-    if call is None:
-        return None, None
-    mark = encode_mark(call.client_id, call.client_seq)
-    # Not alone: each call opens anew, so what it left there last is not known.
-    guard = ClientGuard(
-        call.client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s, alone=False
-    )
-    durable_seq = guard.open(queue.read)
-    if call.client_seq <= durable_seq:
-        raise IdempotencyConflict.of(call.client_id, call.client_seq, durable_seq=durable_seq, in_queue=True)
-    queue.guard = guard
-    return ClientSpan(call.client_seq, call.client_seq), mark
-
-
-def _copy_to_new_name(location: str, store: CanAppend, clock: Clock, prefix: str) -> NewName:
-    try:
-        return make_new_name(lambda target, source: store.copy(source, target), location, clock, prefix)
-    except ObjectNotFound as error:
-        raise ObjectNotFound(
-            f"the upload {location!r} is gone: it waited for longer than the collector's grace period, so it was "
-            "taken for an orphan; nothing was appended, upload its entries again",
-            location=location,
-            retryable=False,
-        ) from error
-
-
-def _count(entries: int, payload_bytes: int, stored_bytes: int) -> None:
-    metrics.batches_flushed.add(1)
-    metrics.entries_flushed.add(entries)
-    metrics.bytes_flushed.add(payload_bytes)
-    metrics.bytes_written.add(stored_bytes)
-
-
-# A producer's
 
 
 class _UploadAgainFailed(Exception):
@@ -570,7 +314,7 @@ class Committer:
             self._settling |= {id(batch) for batch, _ in settled}
         for batch, outcome in settled:
             if isinstance(outcome, Durable):
-                _count(batch.entry_count, batch.payload_bytes, len(batch.data or b""))
+                count_flushed(batch.entry_count, batch.payload_bytes, len(batch.data or b""))
                 metrics.flush_duration_seconds.record(now_s - batch.sealed_s)
             batch.data = batch.metadata = None
             self._on_settled(batch, outcome)

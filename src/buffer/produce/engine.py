@@ -22,27 +22,25 @@ next `flush` or `close` reports it.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import copy
 import logging
 import os
 import queue
 import threading
 import warnings
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import suppress
 
 from buffer.clock import Clock, SystemClock
 from buffer.config import ProducerConfig
 from buffer.errors import AppendOutcomeUnknown, BufferQueueError, Closed, ProducerStopped
 from buffer.marks import CLIENT_SEQ_MAX
 from buffer.produce.append import Committer
+from buffer.produce.at_exit import watch
 from buffer.produce.client_seqs import ClientSeqs
 from buffer.produce.depth import DepthGate
 from buffer.produce.durability import DurabilityWatcher, Durable, Settled, WriteHandle, threadsafe_waker
+from buffer.produce.failures import Failures, await_all, surviving
 from buffer.produce.intake import Call, Intake, PendingBatch
 from buffer.store.open import open_store
 
@@ -52,32 +50,6 @@ _real_time = SystemClock()
 """What threads wait by. The clock that is handed in decides what the entries and triggers see."""
 
 TIMER_TICK_MIN_S = 0.001  # a clock that stands still must not make the timer spin
-EXIT_WAIT_MAX_S = 2.0  # at interpreter exit, for all producers that were never closed
-
-
-@dataclass(slots=True)
-class _Failures:
-    """Batches that failed and that no flush or close has reported: counts and the first error, not all of them."""
-
-    batches: int = 0
-    entries: int = 0
-    first: BufferQueueError | None = None
-
-    def note(self, error: BufferQueueError, entries: int) -> None:
-        self.first = self.first or error
-        self.batches += 1
-        self.entries += entries
-
-    def raise_if_any(self) -> None:
-        if self.first is None:
-            return
-        error = copy.copy(self.first)
-        error.args = (str(self),)
-        raise error from self.first
-
-    def __str__(self) -> str:
-        entries = f" ({self.entries:,} entries)" if self.entries else ""
-        return f"{self.batches:,} batches{entries} could not be made durable; the first: {self.first}"
 
 
 class ProducerEngine:
@@ -95,7 +67,7 @@ class ProducerEngine:
             self.depth = DepthGate(store, config.manifest_path, clock, config.max_depth, lambda: self._committer.seen)
         self._stopped: BufferQueueError | None = None
         """What a producer with a client id failed with: from then on it accepts nothing."""
-        self._failures = _Failures()
+        self._failures = Failures()
         self._refusal: str | None = None
         """Why no call is accepted any more; None while they are."""
         self._is_foreign = False
@@ -112,7 +84,7 @@ class ProducerEngine:
             threading.Thread(target=target, name=f"buffer-producer-{target.__name__[5:]}", daemon=True)
             for target in targets
         ]
-        _engines.add(self)
+        watch(self)
 
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
@@ -264,12 +236,12 @@ class ProducerEngine:
             self._intake.seal()
             self._sealed.notify_all()
             watchers = [batch.watcher for batch in (*self._committer.pending(), *self._intake.sealed)]
-        _await_all(watchers, timeout)
+        await_all(watchers, timeout)
         return watchers
 
-    def _take_failures(self) -> _Failures:
+    def _take_failures(self) -> Failures:
         with self._lock:
-            failures, self._failures = self._failures, _Failures()
+            failures, self._failures = self._failures, Failures()
         return failures
 
     def close(self, timeout: float | None) -> None:
@@ -377,7 +349,7 @@ class ProducerEngine:
                 self._committer.enlist(self._intake.sealed[0])
                 batch = self._intake.take()
                 self._tell_there_is_room()
-            with _surviving("uploading a batch"):
+            with surviving("uploading a batch"):
                 self._committer.upload(batch)
             del batch  # while this thread waits, a settled batch should be gone
             with self._lock:
@@ -390,7 +362,7 @@ class ProducerEngine:
                     if self._refusal is not None and self._intake.is_empty and self._committer.is_idle:
                         return
                     self._uploaded.wait()
-            with _surviving("appending batches"):
+            with surviving("appending batches"):
                 self._committer.commit()
 
     def _on_settled(self, batch: PendingBatch, settled: Settled) -> None:
@@ -406,46 +378,5 @@ class ProducerEngine:
             self._tell_there_is_room()
 
 
-@contextmanager
-def _surviving(what: str) -> Iterator[None]:
-    """Keep the thread alive: whoever waits for a later batch, or for the end, would wait for ever without it.
-
-    A panic in a native library arrives as an error outside Exception. The batch it happened to is settled already.
-    """
-    try:
-        yield
-    except BaseException:
-        log.exception("%s ended with an error that nobody expects; the batch has failed, the producer goes on", what)
-
-
-def _await_all(watchers: Iterable[DurabilityWatcher], timeout: float | None) -> None:
-    """Wait until each is settled, whatever it says."""
-    deadline_s = None if timeout is None else _real_time.monotonic_s() + timeout
-    for watcher in watchers:
-        if not watcher.wait(None if deadline_s is None else max(0.0, deadline_s - _real_time.monotonic_s())):
-            raise TimeoutError(f"not everything was durable within {timeout:g} s; the flush goes on")
-
-
 def unclosed(producer: str) -> str:
     return f"{producer} was never closed: what no handle reported durable may be lost"
-
-
-_engines: weakref.WeakSet[ProducerEngine] = weakref.WeakSet()
-"""Those of this process, for the two moments at which the interpreter tells us that the world changes."""
-
-
-def _forget_after_fork() -> None:
-    for engine in list(_engines):
-        engine.forget_after_fork()
-    _engines.clear()
-
-
-def _abandon_at_exit() -> None:
-    deadline_s = _real_time.monotonic_s() + EXIT_WAIT_MAX_S
-    for engine in list(_engines):
-        engine.abandon_at_exit(deadline_s)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
-atexit.register(_abandon_at_exit)

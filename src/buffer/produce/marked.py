@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
@@ -22,10 +23,10 @@ from buffer.errors import BatchCollected, IdempotencyConflict, ObjectNotFound
 from buffer.manifest import PackedMetadata
 from buffer.marks import encode_mark, mark_of, marked
 from buffer.model import Metadata
-from buffer.produce.append import CanCommit, LateLook, append_group, queue_producer
+from buffer.produce.append import CanCommit
 from buffer.produce.durability import Durable
+from buffer.produce.groups import LateLook, append_group, queue_producer
 from buffer.produce.upload import name_valid_s, put_under_new_name
-from buffer.queue import AppendGroup, ClientSpan
 
 
 @dataclass(slots=True)

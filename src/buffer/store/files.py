@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from buffer.clock import SystemClock
 
@@ -22,6 +23,9 @@ TEMP_PREFIX = RESERVED + "tmp-"
 TEMP_AGE_MAX_S = 86_400  # no write takes a day: what is older was left by a crash
 LOCK_POLL_FIRST_S = 0.0002
 LOCK_POLL_MAX_S = 0.005
+READ_BYTES = 1 << 20
+
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 _clock = SystemClock()
 
@@ -155,3 +159,34 @@ def _try_lock(lock: Path) -> int | None:
         raise
     os.close(held)
     return None
+
+
+def pieces_of(file: BinaryIO) -> Iterator[bytes]:
+    """A file that may be larger than memory."""
+    while piece := file.read(READ_BYTES):
+        yield piece
+
+
+def link_new(temp: Path, path: Path) -> bool:
+    """Give the file its name if nothing has it yet: the file system decides, whatever this machine remembers."""
+    try:
+        os.link(temp, path, follow_symlinks=False)
+    except FileExistsError:
+        if path.is_dir() and not path.is_symlink():
+            raise
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        temp.replace(path)  # the lock must do
+    return True
+
+
+@contextmanager
+def too_deep_is_empty() -> Iterator[None]:
+    """A folder whose path is longer than the system allows: no location leads there either."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise

@@ -52,24 +52,23 @@ from buffer.store.files import (
     LockTimeout,
     NotPlain,
     fsync_folder,
+    link_new,
     locked,
     open_plain,
+    pieces_of,
     refuse_links,
     remove_stale_temps,
+    too_deep_is_empty,
     write_temp,
 )
+from buffer.store.stamps import Stamps, stamp_of
 
 LOCK_FOLDER = RESERVED + "locks"
 LOCK_COUNT = 1024  # bounded, though objects are not; two objects that share a lock only wait for each other
 LOCK_TIMEOUT_S = 30.0  # a holder needs milliseconds; longer means it was stopped, and waiting will not help
-STAMP_AGE_MIN_MS = 2_000  # the coarsest file times in use (FAT); see _Stamps
-STAMPS_MAX = 64
-READ_BYTES = 1 << 20
 
 _Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a method
-_Stamp: TypeAlias = tuple[int, int, int, int, int]
 
-_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP})
 _clock = SystemClock()
@@ -84,7 +83,7 @@ class LocalStore:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         # Absolute now: a pickled store must not depend on the working folder of whoever opens it.
         self._root = Path(root).absolute()
-        self._stamps = _Stamps()
+        self._stamps = Stamps()
         self._unsettled: set[Path] = set()
         """Renamed into place, with an fsync of the folder that failed."""
 
@@ -118,7 +117,7 @@ class LocalStore:
         path = self._path(location)
         with self._opened(path) as file:
             digest = _digest()
-            for piece in _pieces(file):
+            for piece in pieces_of(file):
                 digest.update(piece)
             modified_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
             return ObjectInfo(location, file.tell(), digest.hexdigest(), modified_ms)
@@ -147,7 +146,7 @@ class LocalStore:
     def copy(self, source: str, target: str) -> None:
         path = self._path(target)
         with self._opened(self._path(source)) as file:
-            self._put(path, _pieces(file))
+            self._put(path, pieces_of(file))
 
     def list(self, prefix: str, *, after: str | None = None) -> Iterator[ObjectInfo]:
         """Every object below the folder. Versions are None: they would cost reading every file."""
@@ -179,7 +178,7 @@ class LocalStore:
                 raise too_large(self._location(path), self.url, status.st_size, max_bytes)
             data = file.read()
         version = _version(data)
-        self._stamps.remember(path, _stamp(status), version)
+        self._stamps.remember(path, stamp_of(status), version)
         return Object(data, version)
 
     @contextmanager
@@ -201,7 +200,7 @@ class LocalStore:
         while pending:
             folder, prefix = pending.pop()
             missing_is_empty = suppress(*_NO_OBJECT)
-            with self._errors("list", folder), missing_is_empty, _too_deep_is_empty(), os.scandir(folder) as entries:
+            with self._errors("list", folder), missing_is_empty, too_deep_is_empty(), os.scandir(folder) as entries:
                 for entry in entries:
                     location = f"{prefix}/{entry.name}" if prefix else entry.name
                     if not _is_location(location):
@@ -232,7 +231,7 @@ class LocalStore:
                         return Lost()
                     temp = write_temp(path.parent, [data])
                     try:
-                        if expected is None and not _link(temp, path):
+                        if expected is None and not link_new(temp, path):
                             return Lost()
                         if expected is not None:
                             temp.replace(path)
@@ -272,7 +271,7 @@ class LocalStore:
         with self._errors("read", path), self._locked(path):
             try:
                 with self._opened(path) as file:
-                    temp = write_temp(path.parent, _pieces(file))
+                    temp = write_temp(path.parent, pieces_of(file))
             except ObjectNotFound:
                 self._unsettled.discard(path)
                 return
@@ -370,81 +369,12 @@ class LocalStore:
         )
 
 
-class _Stamps:
-    """Which version a file had when it carried these inode, times and size: saves reading it again.
-
-    Every write makes a new file, but inodes come back, and times are coarse: two writes within one tick can look
-    the same. So a stamp is only remembered once it is old enough that no later write can carry it. Entries are
-    replaced whole, so threads may share it.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[_Stamp, Version]] = {}
-
-    def remember(self, path: Path, stamp: _Stamp, version: Version) -> None:
-        newest_ms = max(stamp[2], stamp[3]) // 1_000_000
-        if _clock.now_ms() - newest_ms < STAMP_AGE_MIN_MS:
-            self._known.pop(path, None)
-            return
-        if len(self._known) >= STAMPS_MAX:
-            self._known.clear()  # callers poll one or two objects; batches are read once
-        self._known[path] = (stamp, version)
-
-    def forget(self, path: Path) -> None:
-        self._known.pop(path, None)
-
-    def prove(self, path: Path, version: Version) -> bool:
-        """Whether the file is known to hold this version still. False means: read it."""
-        known = self._known.get(path)
-        if known is None or known[1] != version:
-            return False
-        try:
-            return _stamp(path.lstat()) == known[0]
-        except OSError:
-            return False  # reading it will say what is wrong
-
-
-def _stamp(status: os.stat_result) -> _Stamp:
-    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    """A file that may be larger than memory."""
-    while piece := file.read(READ_BYTES):
-        yield piece
-
-
 def _digest(data: bytes = b"") -> hashlib.blake2b:
     return hashlib.blake2b(data, digest_size=16)
 
 
 def _version(data: bytes) -> Version:
     return _digest(data).hexdigest()
-
-
-def _link(temp: Path, path: Path) -> bool:
-    """Give the file its name if nothing has it yet: the file system decides, whatever this machine remembers."""
-    try:
-        os.link(temp, path, follow_symlinks=False)
-    except FileExistsError:
-        if path.is_dir() and not path.is_symlink():
-            raise
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        temp.replace(path)  # the lock must do
-    return True
-
-
-@contextmanager
-def _too_deep_is_empty() -> Iterator[None]:
-    """A folder whose path is longer than the system allows: no location leads there either."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise
 
 
 def _is_location(location: str) -> bool:

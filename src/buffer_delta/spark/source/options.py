@@ -19,7 +19,7 @@ from typing import Any
 
 from buffer.config import DEFAULT_MANIFEST_PATH, GIB, MIB, ConsumerConfig, ProducerConfig, reject
 from buffer.errors import InvalidConfig
-from buffer.produce.append import CallId
+from buffer.produce.adopt import CallId
 from buffer_delta.config import PROVENANCE_COLUMNS
 from buffer_delta.formats.base import Format
 from buffer_delta.formats.registry import check_name, format_class

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from buffer.clock import SystemClock
 from buffer.errors import IdempotencyConflict
-from buffer.produce.append import CallId, append_uploads
+from buffer.produce.adopt import CallId, append_uploads
 from buffer.produce.upload import Upload
 from buffer.store.open import open_store
 from buffer_delta.spark.source.encode import Encoder

@@ -1,0 +1,49 @@
+"""The two moments at which the interpreter tells producers that the world changes: a fork, and the end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from typing import Protocol
+
+from buffer.clock import SystemClock
+
+EXIT_WAIT_MAX_S = 2.0  # at interpreter exit, for all producers that were never closed
+
+_real_time = SystemClock()
+
+
+class Watched(Protocol):
+    def forget_after_fork(self) -> None:
+        """In a child: only the parent can settle what is under way."""
+        ...
+
+    def abandon_at_exit(self, deadline_s: float) -> None:
+        """The interpreter ends; wait until then at most."""
+        ...
+
+
+_watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+"""Those of this process."""
+
+
+def watch(engine: Watched) -> None:
+    _watched.add(engine)
+
+
+def _forget_after_fork() -> None:
+    for engine in list(_watched):
+        engine.forget_after_fork()
+    _watched.clear()
+
+
+def _abandon_at_exit() -> None:
+    deadline_s = _real_time.monotonic_s() + EXIT_WAIT_MAX_S
+    for engine in list(_watched):
+        engine.abandon_at_exit(deadline_s)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_abandon_at_exit)

@@ -1,0 +1,146 @@
+"""What all ways into the queue share: batches that go in together, under names that are still valid, and a late look.
+
+- A batch whose name is no longer valid (`upload.py` says how long it is) gets a new one, and only inside `draw`, where
+  no earlier attempt to append it can still land (see `queue.py`).
+- **A late win.** A write that was sent in time can land a day later: the machine slept, the manifest did not change.
+  By then the collector may have deleted the batch (`upload.safe_until_s`). So before anybody says durable of it,
+  `LateLook` looks whether the object is there, and once more after a pause, for a delete may be under way. One that
+  is gone is `BatchCollected`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from buffer import metrics
+from buffer.attempts import AppendGroup, ClientSpan
+from buffer.clock import Clock
+from buffer.config import ProducerConfig
+from buffer.errors import AppendOutcomeUnknown, BatchCollected, ObjectNotFound, StorageError
+from buffer.manifest import PackedMetadata
+from buffer.produce.durability import Durable
+from buffer.produce.upload import safe_until_s
+from buffer.queue import QueueProducer, manifest_observer
+from buffer.store.base import CanHead, CanSwap
+
+RENAME_ROUNDS_MAX = 3  # a store too slow for the grace period is reported, not chased
+
+LATE_LOOKS_MAX = 6  # that a store may fail, on top of what its own client repeats
+LATE_LOOK_PAUSE_S = 60.0  # a delete that was sent before our append landed has arrived by then
+
+
+class Named(Protocol):
+    """A batch that was uploaded, with the name it has for now."""
+
+    @property
+    def location(self) -> str | None: ...
+
+    @property
+    def metadata(self) -> PackedMetadata | None: ...
+
+    @property
+    def valid_until_s(self) -> float: ...
+
+
+_N = TypeVar("_N", bound=Named)
+
+
+def rename_stale(group: Sequence[_N], rename: Callable[[_N], None], clock: Clock, valid_s: float) -> None:
+    """Give new names to those whose names are no longer valid, until all are. Only while nothing is in flight."""
+    for _ in range(RENAME_ROUNDS_MAX):
+        stale = [batch for batch in group if clock.monotonic_s() > batch.valid_until_s]
+        if not stale:
+            return
+        for batch in stale:
+            rename(batch)
+    raise StorageError(
+        f"uploading {len(group)} batches takes longer than half of gc_grace_s, {valid_s:g} s: use "
+        "smaller batches, or a longer gc_grace_s for producers and collector alike",
+        retryable=True,
+    )
+
+
+def append_group(group: Sequence[Named], client_seqs: ClientSpan | None = None) -> AppendGroup:
+    return AppendGroup(
+        entries=[(batch.location or "", batch.metadata or ()) for batch in group],
+        valid_until_s=min(batch.valid_until_s for batch in group),
+        client_seqs=client_seqs,
+    )
+
+
+def queue_producer(store: CanSwap, clock: Clock, config: ProducerConfig) -> QueueProducer:
+    return QueueProducer(
+        store,
+        config.manifest_path,
+        clock,
+        timeout_s=config.append_timeout_s,
+        observe=manifest_observer("producer"),
+    )
+
+
+class LateLook:
+    """Tells of batches whose append has landed whether they are durable."""
+
+    def __init__(self, store: CanHead, clock: Clock, config: ProducerConfig) -> None:
+        self._store = store
+        self._clock = clock
+        self._config = config
+
+    def settled(self, landed: Iterable[tuple[int, Named]]) -> list[Durable | AppendOutcomeUnknown]:
+        """`Durable` for each that is, or the error that says what is known. Call it right after the append landed."""
+        now_s = self._clock.monotonic_s()
+        found: list[Durable | AppendOutcomeUnknown] = []
+        late: list[int] = []
+        for sequence, batch in landed:
+            if now_s > safe_until_s(batch.valid_until_s, self._config):
+                late.append(len(found))
+            found.append(Durable(sequence, batch.location or ""))
+        for pause_s in (0.0, LATE_LOOK_PAUSE_S) if late else ():
+            self._clock.sleep(pause_s)
+            for index in late:
+                found[index] = self._looked(found[index])
+        return found
+
+    def _looked(self, landed: Durable | AppendOutcomeUnknown) -> Durable | AppendOutcomeUnknown:
+        if not isinstance(landed, Durable):
+            return landed
+        facts = {"location": landed.location, "locations": (landed.location,), "expected_sequence": landed.sequence}
+        where = f"the batch {landed.location!r} came into {self._config.manifest_path!r} as sequence {landed.sequence}"
+        try:
+            self._is_there(landed.location)
+        except ObjectNotFound as error:
+            gone = BatchCollected(
+                f"{where} a day after it was named, and the collector has deleted it: unless a reader was faster, its "
+                "entries are lost; look for them before producing them again",
+                sequence=landed.sequence,
+                **facts,
+            )
+            gone.__cause__ = error
+            return gone
+        except StorageError as error:
+            unknown = AppendOutcomeUnknown(
+                f"{where} a day after it was named, and nobody could see whether the collector has deleted it; look "
+                "for its entries before producing them again",
+                **facts,
+            )
+            unknown.__cause__ = error
+            return unknown
+        return landed
+
+    def _is_there(self, location: str) -> None:
+        for attempt in range(1, LATE_LOOKS_MAX + 1):
+            try:
+                self._store.head(location)
+                return
+            except StorageError as error:
+                if isinstance(error, ObjectNotFound) or not error.retryable or attempt == LATE_LOOKS_MAX:
+                    raise
+            self._clock.sleep(self._clock.jitter(0.0, float(attempt)))
+
+
+def count_flushed(entries: int, payload_bytes: int, stored_bytes: int) -> None:
+    metrics.batches_flushed.add(1)
+    metrics.entries_flushed.add(entries)
+    metrics.bytes_flushed.add(payload_bytes)
+    metrics.bytes_written.add(stored_bytes)

@@ -1,0 +1,55 @@
+"""Whether a file is still the one that was read, told by its inode, times and size. Used by `local.py`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from buffer.clock import SystemClock
+from buffer.store.base import Version
+
+STAMP_AGE_MIN_MS = 2_000  # the coarsest file times in use (FAT)
+STAMPS_MAX = 64
+
+Stamp: TypeAlias = tuple[int, int, int, int, int]
+
+_clock = SystemClock()
+
+
+class Stamps:
+    """Which version a file had when it carried these inode, times and size: saves reading it again.
+
+    Every write makes a new file, but inodes come back, and times are coarse: two writes within one tick can look
+    the same. So a stamp is only remembered once it is old enough that no later write can carry it. Entries are
+    replaced whole, so threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Stamp, Version]] = {}
+
+    def remember(self, path: Path, stamp: Stamp, version: Version) -> None:
+        newest_ms = max(stamp[2], stamp[3]) // 1_000_000
+        if _clock.now_ms() - newest_ms < STAMP_AGE_MIN_MS:
+            self._known.pop(path, None)
+            return
+        if len(self._known) >= STAMPS_MAX:
+            self._known.clear()  # callers poll one or two objects; batches are read once
+        self._known[path] = (stamp, version)
+
+    def forget(self, path: Path) -> None:
+        self._known.pop(path, None)
+
+    def prove(self, path: Path, version: Version) -> bool:
+        """Whether the file is known to hold this version still. False means: read it."""
+        known = self._known.get(path)
+        if known is None or known[1] != version:
+            return False
+        try:
+            return stamp_of(path.lstat()) == known[0]
+        except OSError:
+            return False  # reading it will say what is wrong
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
