@@ -22,7 +22,8 @@ from buffer.errors import (
     StorageError,
     StoreUnusable,
 )
-from buffer.leases.queue import DEQUEUE_EVERY, LeaseQueue
+from buffer.leases.door import DEQUEUE_EVERY
+from buffer.leases.queue import LeaseQueue
 from buffer.ledger.lease_rules import Nack
 from buffer.ledger.leases import Phase
 from buffer.ledger.plan import Ledger

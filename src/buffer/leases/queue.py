@@ -10,14 +10,7 @@ Any number of processes open the same queue; there is no broker, all state is in
 a lease that ran out, or whose holder died, is granted again, and counted. Work that takes longer than the lease must
 `extend` it; `worker` does so by itself, and is the loop most people want.
 
-- A batch that is gone or cannot be decoded is a failed delivery like any other: given back at once, with the reason,
-  and judged after `max_delivery_attempts`.
-- A batch that this worker may not read (a location outside its folders, more than its `max_batch_bytes`, no
-  permission) waits for a lease's time, so that another worker gets it, and is blocked when it is used up, whatever the
-  strategy. A worker that reads nothing at all is told after `REFUSED_MAX` of them: consume raises the cause.
-- What the store fails to read for now is nobody's fault: snoozed for as long. The others are delivered; if there are
-  none, the error is raised.
-- Fetching takes half of a lease's time at most, for the work needs some, too; what is left then is snoozed.
+- What cannot be read is given back: `deliver.py` says when, and for how long.
 - What is used up is parked before anything else is delivered. Parking that fails is logged, stays exclusive until its
   time is up, and is then repeated by whoever consumes; the other batches go on meanwhile.
 - The finished prefix leaves the manifest every `DEQUEUE_EVERY` batches, when the queue is idle, and on `close`.
@@ -32,13 +25,8 @@ Fork: it belongs to the process that opened it, for its writes have numbers. In 
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from itertools import islice
-from types import TracebackType
 from typing import Self
 
 from buffer import metrics
@@ -46,21 +34,17 @@ from buffer.backoff import Backoff
 from buffer.clients import MarkKeeper
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
-from buffer.consume.dead_letters import DeadLetters, Source, check_dlq
-from buffer.consume.fetch import REFUSALS, FetchHandle
+from buffer.consume.dead_letters import DeadLetters, check_dlq
+from buffer.consume.fetch import FetchHandle
 from buffer.errors import (
-    BufferQueueError,
-    Closed,
     ContentionError,
-    CorruptBatch,
     InvalidConfig,
-    InvalidHandle,
     InvalidInput,
-    ObjectNotFound,
     StorageError,
 )
 from buffer.gc.collector import Collector
 from buffer.journal import Journal
+from buffer.leases.door import LeaseDoor
 from buffer.leases.redrive import redrive
 from buffer.leases.session import LeaseSession, Look, NoLeases
 from buffer.leases.values import (
@@ -78,19 +62,16 @@ from buffer.leases.values import (
 )
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
-from buffer.ledger.lease_rules import Ack, Delivery, Grant, Nack
+from buffer.ledger.lease_rules import Ack, Grant, Nack
 from buffer.ledger.lease_steps import Stamp, is_finished
-from buffer.ledger.leases import FRESH, Handle, LeaseLedger, Leases, State
-from buffer.ledger.parking import ParkOrder
+from buffer.ledger.leases import Handle, LeaseLedger, Leases
 from buffer.manifest import Manifest
-from buffer.marks import as_handed_out
 from buffer.names import folder_of
 from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
 from buffer.produce.intake import Entries
 from buffer.produce.upload import upload_entries
 from buffer.queue import QueueConsumer, manifest_observer
-from buffer.store.base import Store
 from buffer.store.open import open_store
 
 log = logging.getLogger(__name__)
@@ -98,42 +79,17 @@ log = logging.getLogger(__name__)
 _SYSTEM_CLOCK = SystemClock()
 
 MOMENT_S = 0.001  # not worth a sleep, which may round it to nothing
-DEQUEUE_EVERY = 100  # finished batches: a write of the manifest each time would double the cost of a cycle
-REFUSED_MAX = 10  # batches in a row that a worker may not read: then its settings are wrong, not the batches
 WAITING = Backoff(first_s=0.02, max_s=1.0, attempts_max=1_000_000, jitter_from=0.5)
 """Pauses between looks at a queue that has nothing to deliver; `wait_ms` ends them."""
 
 
-class LeaseQueue:
+class LeaseQueue(LeaseDoor):
     """One process's door to a queue with leases. Open it with `LeaseQueue.open`; close it with `close` or `with`.
 
     Every verb is one durable write, however many batches it names. It raises Fenced once another kind of reader has
     claimed the queue, LedgerLost or ManifestLost if state is gone, ContentionError if too many others wrote: then it
     may have happened or not, and a lease that nobody knows of runs out by itself.
     """
-
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        store: Store,
-        session: LeaseSession,
-        handle: FetchHandle,
-        dead_letters: DeadLetters,
-        clock: Clock,
-        collector: Collector | None,
-    ) -> None:
-        """Use `LeaseQueue.open`: this takes the parts that it makes."""
-        self.config = config
-        self.store = store
-        self.clock = clock
-        self._session = session
-        self._handle = handle
-        self._dead_letters = dead_letters
-        self._collector = collector
-        self._lock = threading.RLock()
-        self._closed = False
-        self._pid = os.getpid()
-        self._refused_in_a_row = 0
 
     @classmethod
     def open(
@@ -219,56 +175,7 @@ class LeaseQueue:
         self._tidy(section, manifest, idle=not grant.deliveries)
         if grant.orders:
             self._park(grant.orders, section)
-        return self._fetch(grant.deliveries, manifest, asked_s), grant
-
-    def _fetch(self, deliveries: Sequence[Delivery], manifest: Manifest, asked_s: float) -> Delivered:
-        """Fetch what was leased; give back what cannot be read. Raises what kept it from reading anything."""
-        batches: list[LeasedBatch] = []
-        failed: list[Nack] = []
-        refused: list[Nack] = []
-        away: list[Nack] = []
-        trouble: CorruptBatch | StorageError | None = None
-        for index, delivery in enumerate(deliveries):
-            if index and self.clock.monotonic_s() - asked_s > delivery.timeout_ms / 2000:
-                away += [Nack(late.handle) for late in deliveries[index:]]
-                break
-            descriptor = manifest.read(delivery.handle.sequence)
-            assert descriptor is not None, "what is leased stands in the manifest that it was leased by"
-            try:
-                batches.append(LeasedBatch(delivery, self._handle.fetch(as_handed_out(descriptor))))
-                self._refused_in_a_row = 0
-            except (CorruptBatch, StorageError) as error:
-                log.warning("batch %d cannot be read: %s", delivery.handle.sequence, error)
-                nack = Nack(delivery.handle, delivery.timeout_ms, f"{type(error).__name__}: {error}")
-                if isinstance(error, StorageError) and error.retryable and not isinstance(error, ObjectNotFound):
-                    away.append(nack)
-                    trouble = error
-                elif isinstance(error, (*REFUSALS, StorageError)) and not isinstance(error, ObjectNotFound):
-                    refused.append(nack)
-                    self._refused_in_a_row += 1
-                    trouble = error if self._refused_in_a_row >= REFUSED_MAX else trouble
-                else:
-                    failed.append(replace(nack, delay_ms=0))
-        if len(batches) < len(deliveries):
-            self._give_back(failed, refused, away)
-        if trouble is not None and not batches:
-            raise trouble
-        return Delivered(tuple(batches), tuple(nack.handle.sequence for nack in (*failed, *refused)))
-
-    def _give_back(self, failed: Sequence[Nack], refused: Sequence[Nack], away: Sequence[Nack]) -> None:
-        """In one write. If it fails, the leases run out."""
-
-        def verb(section: Leases, by: Stamp) -> tuple[Leases, None]:
-            section = rules.refuse(rules.nack(section, by, failed), by, refused)
-            for nack in away:  # the store failed, not the batch: no attempt is lost
-                section = rules.snooze(section, by, [nack.handle], nack.delay_ms)
-            return section, None
-
-        try:
-            self._session.apply(verb)
-            metrics.leases_nacked.add(len(failed) + len(refused))
-        except BufferQueueError as error:
-            log.warning("could not give back what was not read, the leases run out: %s", error)
+        return self._delivery.fetch(grant.deliveries, manifest, asked_s), grant
 
     # Answering
 
@@ -427,104 +334,6 @@ class LeaseQueue:
         with self._verb("check_room"):
             look = self._session.look()
             rules.check_depth(look.leases, look.manifest.next_sequence, self.config.manifest_path)
-
-    # Inside
-
-    def _park(self, orders: Sequence[ParkOrder], section: Leases, unread: int | None = None) -> BufferQueueError | None:
-        """Carry out what was ordered. What fails stays parking, and is repeated when its time is up: returns why.
-
-        `unread` is the sequence that goes whether this process may read it or not.
-        """
-        look = self._session.look()
-        source = Source(look.queue_id, self.config.manifest_path)
-        done: list[ParkOrder] = []
-        trouble: BufferQueueError | None = None
-        for order in orders:
-            try:
-                descriptor = look.manifest.read(order.sequence)
-                batch = look.leases.batches.get(order.sequence, FRESH)
-                if descriptor is None or batch.state is not State.PARKING or batch.ordinal != order.ordinal:
-                    continue  # another one was faster, and the settings may be other ones since
-                assert look.leases.config.dlq is not None, "it cannot change while something is being parked"
-                dlq, is_unread = look.leases.config.dlq, order.sequence == unread
-                self._dead_letters.park(order, descriptor, source, dlq, unread=is_unread)
-            except BufferQueueError as error:
-                trouble = error
-                log.warning("batch %d could not be parked, it will be tried again: %s", order.sequence, error)
-                break  # in order of the ordinals: a later mark must not come first
-            done.append(order)
-        if done:
-            parker = section.parker or ""
-            self._session.apply(lambda now, by: (parking.finish_parking(now, by, parker, done), None))
-            metrics.leases_parked.add(len(done))
-        return trouble
-
-    def _tidy(self, section: Leases, manifest: Manifest, *, idle: bool) -> None:
-        """Take the finished prefix out of the manifest, if it is long, or there is time."""
-        finished = section.finished_through + 1 - manifest.first_sequence
-        if finished < (1 if idle else DEQUEUE_EVERY):
-            return
-        try:
-            self._session.dequeue(section)
-        except (ContentionError, StorageError) as error:
-            log.warning("the finished batches stay in the manifest for now: %s", error)
-
-    def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> None:
-        metrics.leases_acked.add(acked)
-        metrics.leases_consumed.add(len(grant.deliveries))
-        metrics.leases_expired.add(sum(delivery.expired is not None for delivery in grant.deliveries))
-        stats = stats_of(section, manifest.next_sequence, self._session.now_ms(section))
-        metrics.leases_depth.set(stats.depth)
-        metrics.leases_in_flight.set(stats.in_flight)
-        metrics.leases_holes.set(stats.holes)
-        metrics.leases_blocked.set(stats.blocked)
-
-    @contextmanager
-    def _verb(self, name: str) -> Iterator[None]:
-        """One call: alone, not after `close` or a fork, timed and counted."""
-        if os.getpid() != self._pid:  # before the lock: a thread that is not in the child may hold it
-            raise Closed(f"this lease queue was opened in process {self._pid}: open one after the fork")
-        with self._lock:
-            if self._closed:
-                raise Closed(f"the lease queue of {self.config.manifest_path!r} was closed; open another one")
-            started_s = self.clock.monotonic_s()
-            try:
-                yield
-            except InvalidHandle as error:
-                metrics.leases_handle_errors.add(len(error.handles))
-                raise
-            finally:
-                elapsed_s = self.clock.monotonic_s() - started_s
-                metrics.leases_duration_seconds.record(elapsed_s, {"verb": name})
-
-    # Ending
-
-    def close(self) -> None:
-        """Dequeue what is finished. Leases that are held stay: they run out, or their acks come from elsewhere."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if self._collector is not None:
-                self._collector.close()
-            try:
-                look = self._session.look()
-                self._tidy(look.leases, look.manifest, idle=True)
-            except BufferQueueError as error:
-                log.warning("closing without a last look at the queue: %s", error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"LeaseQueue({self.store!r}, manifest_path={self.config.manifest_path!r})"
 
 
 def _waiting(manifest: Manifest) -> range:
