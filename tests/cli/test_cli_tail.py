@@ -111,10 +111,10 @@ def test_should_not_fail_for_a_batch_that_was_acked_meanwhile(
 
 
 def test_should_follow_what_comes_and_say_what_it_missed(tmp_path: Path) -> None:
-    with Program("tail", "--store", tmp_path, "-f", "--interval-s", 0.05) as tail:
+    with Program("tail", "--store", tmp_path, "-f", "--interval-s", 0.001) as tail:
         waits = f"there is no queue yet: {tmp_path.as_uri()} has no manifest 'ingest/manifest'; waiting for it\n"
         assert tail.stderr.readline() == waits.encode()
-        time.sleep(0.3)  # several looks more, which say nothing
+        # Making the first batch takes it several looks more, which say nothing.
         fill(tmp_path, [b"one"])
         assert tail.stdout.readline() == b"one\n"
         tail.signal(signal.SIGSTOP)  # meanwhile a loader takes away what this reader has not seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -34,6 +34,21 @@ from tests.consume.consumer_support import (
     wait_until,
 )
 
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every fetch that is asked for, in the thread that iterates: when `next` returns, no more are under way."""
+    asked: list[str] = []
+    real = ThreadPoolExecutor.submit
+
+    def submit(pool: ThreadPoolExecutor, *task: Any) -> Any:
+        asked.append("fetch")
+        return real(pool, *task)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    return asked
+
+
 # Order and end
 
 
@@ -54,13 +69,16 @@ def test_should_end_at_once_on_an_empty_queue(store: Store) -> None:
 
 def test_should_keep_order_when_later_fetches_end_first(memory: Store) -> None:
     descriptors = fill(memory, 20)
-    slow = {d.location for d in descriptors[1::4]}
+    begun = {d.location: threading.Event() for d in descriptors}
+    behind = {d.location: later.location for d, later in zip(descriptors[1::4], descriptors[3::4], strict=True)}
 
-    def dawdle(operation: str, location: str) -> None:
-        if location in slow:
-            time.sleep(0.02)
+    def overtake(operation: str, location: str) -> None:
+        if location in begun:
+            begun[location].set()
+        if location in behind:
+            assert begun[behind[location]].wait(60), "it is fetched at the same time"
 
-    consumer = Consumer.new(config(Tapped(memory, dawdle)))
+    consumer = Consumer.new(config(Tapped(memory, overtake)))
     assert [b.sequence for b in consumer.batches(prefetch=8)] == list(range(20))
 
 
@@ -143,14 +161,13 @@ def test_should_see_batches_that_came_while_it_read(memory: Store) -> None:
 # Bounds
 
 
-def test_should_fetch_ahead_up_to_prefetch_and_no_further(memory: Store) -> None:
+def test_should_fetch_ahead_up_to_prefetch_and_no_further(memory: Store, asked: list[str]) -> None:
     fill(memory, 30)
     gated = Gated(memory, open=True)
     batches = Consumer.new(config(gated)).batches(prefetch=4)
     next(batches)
     gated.settle(5)
-    time.sleep(0.03)
-    assert gated.started == 5, "one handed out, four fetched ahead, and the caller has not come back"
+    assert len(asked) == 5, "one handed out, four fetched ahead, and the caller has not come back"
     gated.gate.clear()
     next(batches)
     wait_until(lambda: gated.inside == 1)
@@ -180,16 +197,15 @@ def test_should_fetch_at_the_same_time(memory: Store) -> None:
     assert len(list(batches)) == 6
 
 
-def test_should_bound_the_bytes_held(memory: Store) -> None:
+def test_should_bound_the_bytes_held(memory: Store, asked: list[str]) -> None:
     """Batches of 100 KB under a limit of 250 KB: two are held or fetched at a time, of eight that could be."""
     fill(memory, 12, entries=lambda _: [bytes(100_000)])
     gated = Gated(memory, open=True)
     batches = Consumer.new(config(gated)).batches(prefetch=8, max_bytes=250_000)
     for count in range(1, 11):
         next(batches)
-        wait_until(lambda: gated.inside == 0)
-        time.sleep(0.002)
-        assert gated.started <= count + 2
+        gated.settle(len(asked))
+        assert len(asked) <= count + 2
     assert gated.started == 12
     assert len(list(batches)) == 2
 
@@ -202,18 +218,18 @@ def test_should_move_on_when_one_batch_is_larger_than_the_bound(memory: Store) -
     assert gated.most == 1
 
 
-def test_should_learn_a_size_before_it_fetches_many(memory: Store) -> None:
+def test_should_learn_a_size_before_it_fetches_many(memory: Store, asked: list[str]) -> None:
     fill(memory, 10)
     gated = Gated(memory)
+    gated.tap = lambda operation, location: asked.append("read") if location.endswith(".batch") else None
     batches = Consumer.new(config(gated)).batches(prefetch=8)
     reading = threading.Thread(target=lambda: next(batches))
     reading.start()
     wait_until(lambda: gated.inside == 1)
-    time.sleep(0.02)
-    assert gated.started == 1
     gated.gate.set()
     reading.join()
     wait_until(lambda: gated.started == 9)
+    assert asked[:3] == ["fetch", "read", "fetch"], "the first one alone"
     batches.close()
 
 
