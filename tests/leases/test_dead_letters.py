@@ -12,11 +12,12 @@ from buffer.errors import InvalidConfig, InvalidInput, LocationRefused, MarksLos
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.session import Look
 from buffer.leases.values import Peeked
-from buffer.ledger.leases import Phase
+from buffer.ledger.leases import Phase, State
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
 from buffer.marks import without_mark
 from buffer.model import Metadata
+from buffer.produce.marked import NumberReused
 from buffer.queue import QueueProducer
 from buffer.testing import Fault, FaultyStore
 from tests.leases.lease_support import DEAD, MANIFEST, TIMEOUT_MS, Dying, Work
@@ -488,3 +489,24 @@ def test_should_leave_orders_that_another_one_has_carried_out(then: dict[str, st
     assert not sleepy.consume()
     assert [said["sequence"] for _, (said,) in work.dead_letters()] == [1]
     assert len(work.manifest("other/manifest")) == 0
+
+
+def test_should_lose_nothing_when_the_ledger_was_put_back_and_gives_a_number_twice() -> None:
+    """Batch 1 is in the dead-letter queue as number 1. By the older ledger batch 0 gets that number."""
+    work = parking(2, max_delivery_attempts=1)
+    queue = work.open()
+    zero, one = queue.consume(2)
+    backup = work.store.get(f"{MANIFEST}.ledger").data
+    queue.nack(one)
+    queue.consume()
+    queue.nack(zero, delay_ms=1)
+    assert [entries for entries, _ in work.dead_letters()] == [[b"1"]]
+    work.store.put(f"{MANIFEST}.ledger", backup)
+    work.expire()
+    again = work.open()
+    assert not again.consume()
+    assert [entries for entries, _ in work.dead_letters()] == [[b"1"]]
+    assert work.section().batches[0].state is State.PARKING, "not finished: it is nowhere else"
+    work.expire()
+    with pytest.raises(NumberReused, match="stands for another batch already"):
+        again.park(0)

@@ -68,6 +68,7 @@ class Parcel:
     metadata: tuple[Metadata, ...]
     folder: str | None = None
     """Of one that goes home: where its batch lay. Whoever goes on with a redrive may know no better."""
+    goes_home: bool = False
 
 
 def check_dlq(config: QueueConfig, leases: LeaseConfig) -> None:
@@ -108,7 +109,15 @@ class DeadLetters:
             log.warning("batch %d of %r cannot go back: its object is gone", order.sequence, source.manifest_path)
             return
         folder = self.prefixes.get(target_path) or parcel.folder or folder_of(target_path)
-        self._target(source, target_path).append(parcel.data, parcel.metadata, order.ordinal, folder)
+
+        def is_same(entry: BatchDescriptor) -> bool:
+            items = without_mark(entry.metadata)
+            if parcel.goes_home:  # as it was, to the last byte
+                return items == parcel.metadata
+            letters = [_letter(item.payload) or {} for item in items]
+            return all((x.get("queue_id"), x.get("sequence")) == (source.queue_id, order.sequence) for x in letters)
+
+        self._target(source, target_path).append(parcel.data, parcel.metadata, order.ordinal, folder, is_same)
 
     def _target(self, source: Source, path: str) -> MarkedQueue:
         key = (source.queue_id, path)
@@ -222,13 +231,15 @@ def _homeward(
     folder = folder_of(letters[0].get("location") or "") or None
     if kind == "bytes":
         metadata = tuple(Metadata(start, time_ms, _bytes(text)) for start, time_ms, text in letters[0]["items"])
-        return Parcel(array[0].as_py(), metadata or (Metadata(0, letters[0].get("ingestion_time_ms", 0)),), folder)
+        return Parcel(
+            array[0].as_py(), metadata or (Metadata(0, letters[0].get("ingestion_time_ms", 0)),), folder, goes_home=True
+        )
     by_item = dict(zip(items, letters, strict=True))
     metadata = tuple(
         Metadata(start, by_item[item]["ingestion_time_ms"], _bytes(by_item[item]["payload"]))
         for start, _, item in _covered(items, owed, len(array))
     )
-    return Parcel(encode_batch(array.take(pa.array(owed, pa.int64()))), metadata, folder)
+    return Parcel(encode_batch(array.take(pa.array(owed, pa.int64()))), metadata, folder, goes_home=True)
 
 
 def _letter(payload: bytes) -> dict[str, Any] | None:

@@ -8,25 +8,38 @@ anybody, any number of times, as long as numbers come in order:
 - Reply lost: the mark tells (`clients.py`). An older process wakes up: its number is known, it appends nothing.
 - The append lands a day late, and the collector has taken the batch for an orphan: it is put again, under the name that
   the queue has now, before it counts. Died before that: the repeat finds the mark, looks for the batch, and does it.
+- Whoever gives the numbers was put back from a backup, and gives one for the second time: the batch that stands under
+  it is another one. `NumberReused`, and nothing is said to be there; as long as that one is in the queue to be seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
-from buffer.errors import BatchCollected, IdempotencyConflict, ObjectNotFound
+from buffer.errors import BatchCollected, IdempotencyConflict, ObjectNotFound, StateLost
 from buffer.manifest import PackedMetadata
 from buffer.marks import encode_mark, mark_of, marked
-from buffer.model import Metadata
+from buffer.model import BatchDescriptor, Metadata
 from buffer.produce.append import CanCommit
 from buffer.produce.durability import Durable
 from buffer.produce.groups import LateLook, append_group, queue_producer
 from buffer.produce.upload import name_valid_s, put_under_new_name
+
+Same = Callable[[BatchDescriptor], bool]
+"""Whether an entry of the queue is the very batch that is to be appended."""
+
+
+class NumberReused(StateLost):
+    """A number that stands for one batch in the queue was given to another one. Nothing was written."""
+
+
+def _unasked(_entry: BatchDescriptor) -> bool:
+    return True
 
 
 @dataclass(slots=True)
@@ -55,16 +68,18 @@ class MarkedQueue:
         self._queue.guard = self._guard
         self._durable_seq: int | None = None
 
-    def append(self, data: bytes, metadata: Sequence[Metadata], client_seq: int, folder: str) -> bool:
+    def append(
+        self, data: bytes, metadata: Sequence[Metadata], client_seq: int, folder: str, is_same: Same = _unasked
+    ) -> bool:
         """Put an encoded batch into `folder` and the queue, under this number; False: it is there.
 
         Raises the store's errors, ContentionError, MarksLost: then call again, with the same number and content,
-        before any larger one.
+        before any larger one. Raises NumberReused if what is there is not the same.
         """
         if self._durable_seq is None:
             self._durable_seq = self._guard.open(self._queue.read)
         if client_seq <= self._durable_seq:
-            self._put_back(data, client_seq)
+            self._put_back(data, client_seq, is_same)
             return False
         items = PackedMetadata.pack(
             [item.start_index for item in metadata],
@@ -83,7 +98,7 @@ class MarkedQueue:
         try:
             (sequence,) = self._queue.append(draw)
         except IdempotencyConflict:
-            self._put_back(data, client_seq)
+            self._put_back(data, client_seq, is_same)
             return False
         (settled,) = self._late_look.settled([(sequence, put)])
         if isinstance(settled, BatchCollected):
@@ -94,13 +109,20 @@ class MarkedQueue:
         self._durable_seq = client_seq
         return True
 
-    def _put_back(self, data: bytes, client_seq: int) -> None:
+    def _put_back(self, data: bytes, client_seq: int, is_same: Same) -> None:
         """The number is known: put its batch again, if it waits in the queue and its object is gone.
 
         If readers finish it at this very moment, an orphan is left, which the collector removes.
         """
         for entry in self._queue.read():
             if mark_of(entry.metadata) == (self.client_id, client_seq):
+                if not is_same(entry):
+                    raise NumberReused(
+                        f"number {client_seq} of {self.client_id!r} stands for another batch already, at sequence "
+                        f"{entry.sequence} of {self._config.manifest_path!r}: the ledger that gives the numbers was "
+                        "put back from a backup. Put the newest one back",
+                        location=self._config.manifest_path,
+                    )
                 try:
                     self._store.head(entry.location)
                 except ObjectNotFound:
