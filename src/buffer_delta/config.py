@@ -16,6 +16,7 @@ from buffer_delta.formats.registry import check_name
 DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
 ADDRESS = re.compile(r"(?:(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\])?:)?\d{1,5}", re.ASCII)
 """`HOST:PORT`, as far as that can be told without asking the machine."""
+WRITERS = ("auto", "arrow", "spark")
 PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_metadata")
 
 
@@ -38,6 +39,12 @@ class LoaderConfig(ConsumerConfig):
     """Delta's properties of the table, when the loader creates it."""
     merge_schema: bool = False
     """Let new columns widen the table. Always on when the JSON schema is inferred."""
+    writer: str = "spark"
+    """Who writes the tables' files: `arrow`, the executors themselves, which is faster; `spark`, Spark's own writer;
+    `auto`, Arrow for every table that allows it, and the log says why where one does not."""
+    table_options: Mapping[str, Any] | None = field(default=None, repr=False)
+    """For `arrow`: options of the tables' store, as in `store_options`. Unless given they are taken from Spark's own
+    settings (`fs.s3a.…` and their like)."""
 
     # How
     format: Any = "raw"
@@ -132,9 +139,12 @@ class LoaderConfig(ConsumerConfig):
             raise reject("serve", self.serve, "HOST:PORT, like 127.0.0.1:9464; port 0 takes a free one")
         for key in ("merge_schema", "adopt", "serve_show_records"):
             self._check_bool(key)
+        self._check_choice("writer", WRITERS)
         for key in ("routes", "columns", "table_properties"):
             if not isinstance(getattr(self, key), Mapping):
                 raise reject(key, getattr(self, key), "a table of names and values")
+        if self.table_options is not None and not isinstance(self.table_options, Mapping):  # its value may hold keys
+            raise reject("table_options", type(self.table_options).__name__, "a table of options")
         self._check_columns()
         check_name(self.format)  # its options are checked when it is made: that needs its parser
         self._check_choice("on_gap", ("fail", "skip"))

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from buffer.config import ConsumerConfig
+from buffer_delta.config import WRITERS
 from buffer_delta.spark.session import spark_session
 from tests.crash.client_cycles import ClientCycles
 from tests.crash.consuming import KeepingConsumer
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"--{what}-cycles", type=int, metavar="N", help=f"without any: {cycles}, and all the others"
         )
     parser.add_argument("--seed", type=int, help="of the moments and ways to die; default: a new one")
+    parser.add_argument("--writer", choices=WRITERS, default="auto", help="who writes the files in loader cycles")
     options = parser.parse_args(arguments)
     chosen = {what: getattr(options, f"{what}_cycles") for what in CYCLES}
     cycles = CYCLES if all(n is None for n in chosen.values()) else {what: n or 0 for what, n in chosen.items()}
@@ -71,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
         creation = CreationCycles(folder / "creation", seed, tell)
         verdicts.append(_report("loaders creating tables", cycles["creation"], creation.run))
     if cycles["loader"]:
-        loaders = LoaderCycles(folder / "loaders", seed, tell)
+        loaders = LoaderCycles(folder / "loaders", seed, tell, writer=options.writer)
         verdicts.append(_report("loaders", cycles["loader"], loaders.run))
     if cycles["migrate"]:
         migrations = MigrateCycles(folder / "migrate", seed, tell)

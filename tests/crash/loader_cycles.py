@@ -97,8 +97,9 @@ def _is_taken(lock: Path) -> bool:
 class LoaderCycles:
     """Runs cycles of produce, load, kill -9. After each one the tables must hold a gapless beginning of the queue."""
 
-    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None], *, writer: str = "auto") -> None:
         self._folder = folder
+        self._writer = writer
         folder.mkdir(parents=True, exist_ok=True)
         self._chance = random.Random(f"{seed} loaders")
         self._tell = tell
@@ -126,6 +127,7 @@ class LoaderCycles:
             "dead_letters": str(self._folder / DEAD),
             "format": {"type": "json", "schema": "id BIGINT, kind STRING"},
             "max_batches_per_commit": BATCHES_PER_COMMIT,
+            "writer": self._writer,
         }
 
     @property

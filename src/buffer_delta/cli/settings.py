@@ -17,7 +17,7 @@ import click
 from buffer.cli.options import settings
 from buffer.config import read_toml
 from buffer.errors import InvalidConfig
-from buffer_delta.config import DLQ_STRATEGIES, LoaderConfig
+from buffer_delta.config import DLQ_STRATEGIES, WRITERS, LoaderConfig
 from buffer_delta.formats import format_names
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,6 +60,7 @@ def loader_options(command: F) -> F:
         option("--partition-by", multiple=True, callback=_listed, metavar="COLUMN", help="Of a new table."),
         option("--cluster-by", multiple=True, callback=_listed, metavar="COLUMN", help="Of a new table."),
         option("--table-property", "table_properties", multiple=True, callback=_pairs, metavar="K=V"),
+        option("--writer", type=click.Choice(WRITERS), help="Who writes the files. [default: spark]"),
         option("--merge-schema", is_flag=True, default=None, help="Let new columns widen the table."),
         option(
             *("--column", "columns"),

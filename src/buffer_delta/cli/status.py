@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,17 +28,23 @@ from buffer_delta.spark.s3a import Places
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from buffer_delta.delta.orphans import Orphan
+
 
 @click.command()
 @queue_options
 @spark_options
 @click.option("--max-lag-s", type=INTERVAL, help="Say `behind` if the oldest entry has waited for longer.")
+@click.option("--orphans", "with_orphans", is_flag=True, help="List data files that no version of a table refers to.")
 @json_option
-def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
+def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options: Any) -> None:
     """Compare a queue, its ledger and its tables: what is loaded, what is not, what is in the way.
 
     Nothing is claimed and nothing is changed. The tables are those that the ledger names. `buffer status` shows
     the queue's side alone, and does not need Spark.
+
+    With --orphans, each table's folder is listed and compared with its log: files of attempts that never committed.
+    Nobody reads them and VACUUM removes them; those of a loader that is at work look the same until it commits.
 
     \b
     Examples:
@@ -47,13 +54,16 @@ def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
     config, store = open_queue(options, LOADER_TABLES)
     found = queue_status(store, config.manifest_path, data_path_prefix=config.data_path_prefix)
     tables: list[TableStatus] = []
+    left: dict[str, list[Orphan]] = {}
     if found.ledger and found.ledger.app_id:
         places = Places(found.ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
             tables = [_table_status(spark, name, found) for name in found.ledger.tables]
+            left = {name: _orphans(spark, name) for name in found.ledger.tables} if with_orphans else {}
     seen = one_look(store, config, found, tuple(tables), limits=Limits(max_lag_s=max_lag_s))
     if as_json:
-        print_json(seen.to_dict())
+        orphans = {name: [dataclasses.asdict(each) for each in files] for name, files in left.items()}
+        print_json({**seen.to_dict(), **({"orphans": orphans} if with_orphans else {})})
         return
     print_facts({"state": f"{seen.state}: {seen.reason}", **found.facts()})
     if tables:
@@ -66,6 +76,24 @@ def status(max_lag_s: float | None, as_json: bool, **options: Any) -> None:
             ],
             right=["loaded through", "batches behind"],
         )
+    if with_orphans:
+        _print_orphans(left)
+
+
+def _print_orphans(left: Mapping[str, Sequence[Orphan]]) -> None:
+    echo()
+    rows = [(name, each.path, each.size_bytes, each.written_at()) for name, files in left.items() for each in files]
+    if not rows:
+        echo("no orphans: every data file is in some version of its table")
+        return
+    print_table(["table", "orphan", "bytes", "written"], rows, right=["bytes"])
+    echo(f"{plural(len(rows), 'file')} that no version refers to; VACUUM removes them once they are old enough")
+
+
+def _orphans(spark: SparkSession, name: str) -> list[Orphan]:
+    from buffer_delta.delta.table import DeltaTarget
+
+    return DeltaTarget(spark, name).orphans()
 
 
 def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableStatus:

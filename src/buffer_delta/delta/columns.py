@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     MapType,
     NumericType,
     ShortType,
+    StructField,
     StructType,
 )
 
@@ -52,10 +53,20 @@ def widened(rows: DataFrame, table: StructType) -> DataFrame:
     wider = {
         field.name: rows[quoted(field.name)].cast(wanted[field.name.lower()])
         for field in rows.schema.fields
-        if isinstance(field.dataType, NumericType) and wanted.get(field.name.lower(), field.dataType) != field.dataType
-        if fits(wanted[field.name.lower()], field.dataType)
+        if _is_wider(field, wanted)
     }
     return rows.withColumns(wider) if wider else rows
+
+
+def fitted(rows: StructType, table: StructType) -> StructType:
+    """The columns of rows whose numbers are widened to the table's own types, as `widened` does."""
+    wanted = _by_name(table)
+    return StructType(
+        [
+            StructField(field.name, wanted[field.name.lower()] if _is_wider(field, wanted) else field.dataType)
+            for field in rows.fields
+        ]
+    )
 
 
 def mismatch(name: str, rows: StructType, table: StructType | None, *, merge_schema: bool) -> SchemaMismatch | None:
@@ -78,6 +89,12 @@ def mismatch(name: str, rows: StructType, table: StructType | None, *, merge_sch
         table=name,
         columns=(*new, *(text.split(" ")[0] for text in changed)),
     )
+
+
+def _is_wider(field: StructField, wanted: dict[str, DataType]) -> bool:
+    """Whether the table's column takes the field's numbers, in a type of its own."""
+    kind = wanted.get(field.name.lower(), field.dataType)
+    return isinstance(field.dataType, NumericType) and kind != field.dataType and fits(kind, field.dataType)
 
 
 def _by_name(table: StructType) -> dict[str, DataType]:

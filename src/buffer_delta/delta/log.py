@@ -193,6 +193,10 @@ class DeltaLog:
         assert self._log is not None, "newest() comes first"
         return self._log
 
+    def opened(self) -> Any:
+        """The JVM's object, also where there is no table yet. None: a name that the catalog does not know."""
+        return self._open()
+
     def location(self) -> str | None:
         """Where the table's files are, or would be, as a URL. None: a name that the catalog does not know."""
         found = self._open()

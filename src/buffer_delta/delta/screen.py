@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from buffer_delta.delta.columns import quoted, widened
 from buffer_delta.delta.rules import TableRules
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
 FILE_NAME_BYTES_MAX = 255  # of one folder's name, on Linux and HDFS
 OBJECT_NAME_BYTES_MAX = 700  # … in an object store: the whole name has 1,024
@@ -32,12 +32,22 @@ _PHYSICAL_NAME_BYTES = 40  # with column mapping the folder has a name of Delta'
 
 def with_missing(rows: DataFrame, names: Sequence[str], table: StructType | None) -> DataFrame:
     """The rows with these columns, null where they had none: of the table's type, or text if that has none either."""
-    there = {name.lower() for name in rows.columns}
-    kinds: dict[str, DataType] = {field.name.lower(): field.dataType for field in table.fields} if table else {}
     missing = {
-        name: f.lit(None).cast(kinds.get(name.lower(), StringType())) for name in names if name.lower() not in there
+        field.name: f.lit(None).cast(field.dataType) for field in missing_columns(rows.schema, names, table).fields
     }
     return rows.withColumns(missing) if missing else rows
+
+
+def missing_columns(rows: StructType, names: Sequence[str], table: StructType | None) -> StructType:
+    """Those of the names that are no columns of the rows: of the table's type, or text if that has none either."""
+    there = {field.name.lower() for field in rows.fields}
+    kinds: dict[str, DataType] = {field.name.lower(): field.dataType for field in table.fields} if table else {}
+    wanted: dict[str, str] = {}
+    for name in names:
+        wanted.setdefault(name.lower(), name)
+    return StructType(
+        [StructField(name, kinds.get(key, StringType())) for key, name in wanted.items() if key not in there]
+    )
 
 
 def broken_rule(

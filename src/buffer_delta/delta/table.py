@@ -16,24 +16,26 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from buffer.errors import InvalidInput
-from buffer_delta.delta.columns import mismatch, unfit, widened
+from buffer_delta.delta.columns import mismatch, unfit
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.create import TablePlan, create, scratch_folder
 from buffer_delta.delta.log import DeltaLog
+from buffer_delta.delta.orphans import Orphan, orphans
 from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
 from buffer_delta.delta.rules import TableRules
-from buffer_delta.delta.screen import broken_rule, with_missing
+from buffer_delta.delta.screen import broken_rule, missing_columns
 from buffer_delta.delta.state import NOTHING, Commit, TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.delta.upkeep import checkpoint, checkpoint_interval, compact, compacting_session, is_due
-from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Writer, Written, stage
-from buffer_delta.delta.writers.spark import spark_writer
+from buffer_delta.delta.writers.arrow import Auto
+from buffer_delta.delta.writers.base import Prepared, Rows, Staged, StagingWriter, Written, as_rows, stage
+from buffer_delta.delta.writers.choose import WriterKind, choose_writer
 from buffer_delta.errors import ConcurrentCommit
 
 if TYPE_CHECKING:
@@ -64,8 +66,12 @@ class DeltaTarget:
         cluster_by: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         merge_schema: bool = False,
-        writer: Writer | None = None,
+        writer: WriterKind = "spark",
+        table_options: Mapping[str, Any] | None = None,
+        target_file_bytes: int | None = None,
     ) -> None:
+        """`writer` says who writes the files, see `writers.choose`; the other two are for Arrow's: how it opens the
+        table's own store, and the size of its files where the table does not say."""
         if partition_by and cluster_by:
             raise InvalidInput(
                 f"partition_by={list(partition_by)} and cluster_by={list(cluster_by)} exclude each other: "
@@ -78,7 +84,12 @@ class DeltaTarget:
         name = name_or_path if self._path is None else None
         self._plan = TablePlan(name, self._path, tuple(partition_by), tuple(cluster_by), dict(properties or {}))
         self._log = DeltaLog(spark, name, self._path)
-        self._writer = writer or spark_writer(spark, name, self._path)
+        self._kind = writer
+        self._table_options = table_options
+        self._target_file_bytes = target_file_bytes
+        self._writer = choose_writer(
+            spark, writer, name, self._path, self._table_options, target_file_bytes=target_file_bytes
+        )
         self._compacting: SparkSession | None = None
 
     @property
@@ -126,30 +137,47 @@ class DeltaTarget:
         location = (self._log.location() if snapshot else self._path) or ""
         return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
 
+    def orphans(self) -> list[Orphan]:
+        """Data files in its folder that no version refers to. Lists all of it."""
+        return orphans(self._spark, self._log)
+
+    def check_writer(self) -> None:
+        """Raises InvalidConfig where the writer that was asked for cannot write this table."""
+        if not isinstance(self._writer, Auto):
+            return
+        snapshot, arrow = self._log.newest(), self._writer.arrow
+        if snapshot is not None:
+            reason = arrow.why_not(snapshot)
+        else:
+            reason = arrow.why_not_made(self._plan.properties, self._log.opened())
+        if reason is not None:
+            self._writer.refuse(reason)
+
     # Moving on
 
-    def stage(self, rows: DataFrame, txn: Txn, seen: TableState) -> StagedRows:
+    def stage(self, rows: Rows | DataFrame, txn: Txn, seen: TableState) -> StagedRows:
         """Write the rows' files on top of what was `seen`, for one transaction with `txn.last`. Creates the table.
 
         Nothing is in the table before `StagedRows.commit`. On an error, SchemaMismatch say, there never will be.
         """
         started = time.perf_counter()
+        rows = as_rows(rows)
         if seen.version is None:
             seen = self._created(rows, txn)
         if seen.position >= txn.last:
             return StagedRows(self, txn, seen, rows, None, time.perf_counter() - started)
-        rows = self._fitted(rows, seen)
+        self._check_fit(rows, seen)
         try:
             staged = stage(self._writer, Prepared(rows, seen, self._merge_schema), txn)
         except (PySparkException, Py4JJavaError) as error:
             raise self._explained(error, rows, txn) from error
         return StagedRows(self, txn, seen, rows, staged, time.perf_counter() - started)
 
-    def write(self, rows: DataFrame, txn: Txn, seen: TableState) -> Commit:
+    def write(self, rows: Rows | DataFrame, txn: Txn, seen: TableState) -> Commit:
         """Stage and commit."""
         return self.stage(rows, txn, seen).commit()
 
-    def rehearse(self, rows: DataFrame, txn: Txn, seen: TableState) -> None:
+    def rehearse(self, rows: Rows | DataFrame, txn: Txn, seen: TableState) -> None:
         """Write the rows where nobody sees them; raise what writing them to the table would raise.
 
         If the table is there, into its folder, without a commit. Else, and with a writer that cannot do that, into a
@@ -170,6 +198,9 @@ class DeltaTarget:
                 cluster_by=() if kind else self._plan.cluster_by,
                 properties={f"delta.constraints.{name}": text for name, text in seen.rules.checks},
                 merge_schema=self._merge_schema,
+                writer=self._kind,
+                table_options=self._table_options,
+                target_file_bytes=self._target_file_bytes,
             )
             if seen.version is not None:
                 create(self._spark, scratch._log, scratch._plan, seen.schema)
@@ -210,13 +241,14 @@ class DeltaTarget:
         """What the table demands, or will when it is created."""
         return seen.rules if seen.version is not None else TableRules(partition_by=tuple(self._plan.partition_by))
 
-    def complete(self, rows: DataFrame, seen: TableState) -> DataFrame:
+    def complete(self, rows: Rows, seen: TableState) -> Rows:
         """The rows with every column that the table cannot be without, null where they lack it."""
         rules = self.rules(seen)
         names = [path[0] for path in rules.not_null if len(path) == 1] + list(rules.partition_by)
         if seen.version is None:
             names += self._plan.cluster_by
-        return with_missing(rows, names, seen.schema)
+        missing = missing_columns(rows.schema, names, seen.schema)
+        return rows.with_nulls(missing) if missing.fields else rows
 
     def committed(self, staged: StagedRows) -> Commit:
         """Commit what was staged, and look. Use `StagedRows.commit`."""
@@ -238,7 +270,7 @@ class DeltaTarget:
             hidden = self._log.find_rewrite(written.version - 1, txn.app_id, seen.position)
         return Commit(written.version, written.rows, written.files, written.bytes, seconds, after, hidden)
 
-    def _created(self, rows: DataFrame, txn: Txn) -> TableState:
+    def _created(self, rows: Rows, txn: Txn) -> TableState:
         create(self._spark, self._log, self._plan, rows.schema)
         created = self._log.look(txn.app_id)
         if created.position != NOTHING:
@@ -254,14 +286,13 @@ class DeltaTarget:
         counts = (int(metrics.get(name, 0)) for name in ("numOutputRows", "numFiles", "numOutputBytes"))
         return Written(version, *counts)
 
-    def _fitted(self, rows: DataFrame, seen: TableState) -> DataFrame:
+    def _check_fit(self, rows: Rows, seen: TableState) -> None:
         if self._writer.casts and unfit(seen.schema, rows.schema):
             error = mismatch(self._name, rows.schema, seen.schema, merge_schema=self._merge_schema)
             assert error is not None, "types that do not fit are not equal"
             raise error
-        return widened(rows, seen.schema)
 
-    def _explained(self, error: Exception, rows: DataFrame, txn: Txn) -> Exception:
+    def _explained(self, error: Exception, rows: Rows, txn: Txn) -> Exception:
         conflict = conflict_name(error)
         if conflict:
             return self._came_between(txn, conflict)
@@ -287,7 +318,7 @@ class StagedRows:
     txn: Txn
     seen: TableState
     """The table as it was then; as it was created, if it was not there."""
-    rows: DataFrame
+    rows: Rows
     files: Staged | None
     """None: the table holds the range already."""
     seconds: float

@@ -108,6 +108,11 @@ class Loader:
     def _make_targets(self, spark: SparkSession) -> list[DeltaTarget]:
         config = self.config
         evolving = config.merge_schema or resolve_format(config.format).evolving
+        files: dict[str, Any] = {
+            "writer": config.writer,
+            "table_options": config.table_options,
+            "target_file_bytes": config.target_file_bytes,
+        }
         targets = [
             DeltaTarget(
                 spark,
@@ -116,11 +121,12 @@ class Loader:
                 cluster_by=config.cluster_by,
                 properties=config.table_properties,
                 merge_schema=evolving,
+                **files,
             )
             for name in (config.table, *config.routes.values())
         ]
         if config.dead_letters:
-            targets.append(DeltaTarget(spark, config.dead_letters))
+            targets.append(DeltaTarget(spark, config.dead_letters, **files))
         return targets
 
     # Running
@@ -135,6 +141,7 @@ class Loader:
         for target in self._targets:
             for warning in target.preflight():
                 log.warning("%s", warning)
+            target.check_writer()
         checks.different_tables({target.name: one_spelling(target.place()) for target in self._targets})
         with self._counting_fences():
             self._protocol.open()

@@ -37,11 +37,13 @@ from buffer_delta.decode.sizes import BatchSizes
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.table import DeltaTarget
+from buffer_delta.delta.writers.base import FrameRows, Rows
 from buffer_delta.formats import Format, merge_schemas, resolve_format, settle
 from buffer_delta.load.ports import Failure, Trouble
 from buffer_delta.spark import tasks
 from buffer_delta.spark.blame import brief, fault_of
 from buffer_delta.spark.frames import dead_rows, good_rows
+from buffer_delta.spark.rows import TaskRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -82,11 +84,14 @@ class SparkWork:
         return self._digest
 
     @contextmanager
-    def prepare(self, part: Group, seen: See) -> Iterator[Mapping[str, DataFrame]]:
-        """One DataFrame for each table. With several tables, everything is decoded here, once; twice, where a table
-        would refuse some of the rows: the second time they are dead letters."""
+    def prepare(self, part: Group, seen: See) -> Iterator[Mapping[str, Rows]]:
+        """The rows of each table. With several tables, everything is decoded here, once; twice, where a table would
+        refuse some of the rows: the second time they are dead letters."""
         if len(self._config.tables()) == 1:
-            yield self._completed({self._config.table: self._transformed(self._decoded(part, seen))}, seen)
+            rows: Rows = self._rows(part, seen)
+            if self._config.transform is not None:
+                rows = FrameRows(self._transformed(rows.frame()))
+            yield self._completed({self._config.table: rows}, seen)
             return
         has_dead_letters = self._config.dead_letters is not None
         if has_dead_letters:
@@ -100,10 +105,10 @@ class SparkWork:
             if not refused:
                 if has_dead_letters:
                     parts = {name: self._untraced(rows) for name, rows in parts.items()}
-                yield self._completed(parts, seen)
+                yield self._completed(_as_rows(parts), seen)
                 return
         with self._cached(part.without({}, refused), seen, traced=False) as frame:
-            yield self._completed(self._routed(frame), seen)
+            yield self._completed(_as_rows(self._routed(frame)), seen)
 
     def probe(self, part: Group, seen: See) -> list[Failure]:
         found: list[Failure] = []
@@ -130,14 +135,18 @@ class SparkWork:
     # Reading
 
     def _decoded(self, part: Group, seen: See, *, traced: bool = False) -> DataFrame:
+        return self._rows(part, seen, traced=traced).frame()
+
+    def _rows(self, part: Group, seen: See, *, traced: bool = False) -> TaskRows:
         """The rows of a part, lazily. `traced`: they tell the entry that they are from, whatever `_index` counts."""
         form = self._format_for(part, lambda: seen(self._main.name).schema)
         layout = self._layout
         if traced and form.many_rows and self._config.transform is None:
             layout = replace(layout, entry=unused_name(ENTRY, [*form.schema.names, *self._added()]))
         policy = policy_for(form, layout, dead_letters=self._config.dead_letters is not None)
-        groups = self._groups(part.descriptors)
-        return tasks.decode(self._spark, self._handle, groups, RowDecoder(form, layout, policy), part)
+        decoder = RowDecoder(form, layout, policy)
+        groups = in_groups(self._groups(part.descriptors), part)
+        return TaskRows(self._spark, tasks.DecodeTask(self._handle, decoder), groups, decoder.schema)
 
     @contextmanager
     def _cached(self, part: Group, seen: See, *, traced: bool) -> Iterator[DataFrame]:
@@ -214,7 +223,7 @@ class SparkWork:
         """The tables for records, without the dead letters."""
         return [(name, target) for name, target in self._targets.items() if name != self._config.dead_letters]
 
-    def _completed(self, parts: dict[str, DataFrame], seen: See) -> dict[str, DataFrame]:
+    def _completed(self, parts: dict[str, Rows], seen: See) -> dict[str, Rows]:
         """With null in the columns that a table needs and no record of this range has."""
         if not self._format.evolving:
             return parts
@@ -273,6 +282,10 @@ def _without(part: Group, found: Sequence[Failure]) -> Group:
     batches = {failure.sequence for failure in found if failure.index is None}
     rest = part.share([d for d in part.descriptors if d.sequence not in batches])
     return rest.without({}, entries.of((f.sequence, f.index, f.error) for f in found if f.index is not None))
+
+
+def _as_rows(parts: Mapping[str, DataFrame]) -> dict[str, Rows]:
+    return {name: FrameRows(frame) for name, frame in parts.items()}
 
 
 def _nothing(_rows: Any) -> None:

@@ -15,21 +15,95 @@ The rules of every writer:
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import pyarrow as pa
+from pyspark.sql.functions import lit
 
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+class Sink(Protocol):
+    """What a task does with rows instead of handing them on: it eats them and tells in a few bytes what it did.
+
+    It pickles, and equal ones do the same.
+    """
+
+    def __call__(self, batches: Iterable[pa.RecordBatch], /) -> Iterator[bytes]: ...
+
+
+class Rows(Protocol):
+    """Rows for one table that are not computed yet. Computed twice, they are the same."""
+
+    @property
+    def schema(self) -> StructType:
+        """Their columns, all nullable."""
+        ...
+
+    def frame(self) -> DataFrame:
+        """As a DataFrame, lazily."""
+        ...
+
+    def drained(self, sink: Sink) -> list[bytes]:
+        """Compute them where they are, on the executors, into a sink in each task; what the sinks told.
+
+        Of a task that ran more than once, one attempt's words are here.
+        """
+        ...
+
+    def with_nulls(self, columns: StructType) -> Rows:
+        """With these columns besides, null in every row."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """Rows that a DataFrame computes."""
+
+    rows: DataFrame
+
+    @property
+    def schema(self) -> StructType:
+        return self.rows.schema
+
+    def frame(self) -> DataFrame:
+        return self.rows
+
+    def drained(self, sink: Sink) -> list[bytes]:
+        found: Sequence[tuple[bytes]] = self.rows.mapInArrow(_Told(sink), "told binary").collect()
+        return [bytes(told) for (told,) in found]
+
+    def with_nulls(self, columns: StructType) -> FrameRows:
+        return FrameRows(self.rows.withColumns({f.name: lit(None).cast(f.dataType) for f in columns.fields}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A sink as mapInArrow wants it."""
+
+    sink: Sink
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for told in self.sink(batches):
+            yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.binary())})
+
+
+def as_rows(rows: Rows | DataFrame) -> Rows:
+    return rows if hasattr(rows, "drained") else FrameRows(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Rows that fit the table as it was seen."""
 
-    rows: DataFrame
+    rows: Rows
     seen: TableState
     merge_schema: bool
     """New columns of the rows become columns of the table."""

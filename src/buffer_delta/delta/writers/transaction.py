@@ -1,0 +1,147 @@
+"""Delta's own transaction, begun on the very version that was seen, for every writer that goes through the JVM.
+
+What it touches besides what `log.py` lists: WriteIntoDelta (its constructor, .updateMetadata, .createSetTransaction),
+DeltaOptions, DeltaOperations.Write, OptimisticTransaction.readTxn, .metadata, .protocol, .commitIfNeeded,
+.getOperationMetrics and .postCommitHooks (to take CheckpointHook out: no checkpoint is made inside a commit, see
+`delta/upkeep.py`), DeltaLog.startTransaction and .initialCatalogTable.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError
+
+from buffer_delta.delta.state import TableState
+from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.writers.base import Written
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+_COMMAND = "org.apache.spark.sql.delta.commands.WriteIntoDelta"
+_OPERATION = "org.apache.spark.sql.delta.DeltaOperations$Write"
+_TRANSACTION = "org.apache.spark.sql.delta.OptimisticTransaction"
+_LOG = "org.apache.spark.sql.delta.DeltaLog"
+_HOOK = "org.apache.spark.sql.delta.hooks.CheckpointHook"
+_WANTED = {
+    ("writeAndReturnCommitData", 4),
+    ("updateMetadata", 7),
+    ("createSetTransaction", 3),
+    ("readTxn", 0),
+    ("postCommitHooks", 0),
+    ("registerSQLMetrics", 2),
+    ("registerPostCommitHook", 1),
+    ("commitIfNeeded", 3),
+    ("getOperationMetrics", 1),
+    ("startTransaction", 2),
+    ("initialCatalogTable", 0),
+}
+
+
+class Transactions:
+    """Begins transactions. `fit` tells whether this build of Delta has them in the shape we know."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        jvm = spark._jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self.python = jvm.org.apache.spark.api.python.PythonUtils
+        self._append = jvm.org.apache.spark.sql.SaveMode.Append
+        self.none = jvm.scala.Option.empty()
+        self._some = jvm.scala.Some
+        self._checkpoint_hook = getattr(getattr(self._delta.hooks, "CheckpointHook$"), "MODULE$")
+
+    @staticmethod
+    def fit(spark: SparkSession) -> bool:
+        jvm = spark._jvm
+        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+        try:
+            counts = [
+                [c.getParameterCount() for c in loader.loadClass(name).getConstructors()]
+                for name in (_COMMAND, _OPERATION)
+            ]
+            methods = {
+                (m.getName(), m.getParameterCount())
+                for name in (_COMMAND, _TRANSACTION, _LOG, _HOOK)
+                for m in loader.loadClass(name).getMethods()
+            }
+        except Py4JError:  # no such class
+            counts, methods = [], set()
+        known = counts == [[9], [9]] and methods >= _WANTED
+        if not known:
+            log.info("this build of Delta is not known: commits go through its public API, which is slower")
+        return known
+
+    def begin(self, seen: TableState, txn: Txn, rows: DataFrame, *, merge_schema: bool) -> Begun:
+        """On top of what was seen. `rows` are those that Delta's command would write, if it is asked to."""
+        session = self._spark._jsparkSession
+        delta_log, snapshot = seen.snapshot.log, seen.snapshot.java
+        catalog = delta_log.initialCatalogTable()
+        nothing = self.python.toSeq([])
+        options = self.python.toScalaMap(write_options(txn, merge_schema=merge_schema))
+        made = self._delta.DeltaOptions(options, session.sessionState().conf())
+        command = self._delta.commands.WriteIntoDelta(
+            delta_log,
+            self._append,
+            made,
+            nothing,
+            self.python.toScalaMap({}),
+            rows._jdf,
+            catalog,
+            self.none,
+            False,
+        )
+        transaction = delta_log.startTransaction(catalog, self._some(snapshot))
+        # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`.
+        transaction.postCommitHooks().subtractOne(self._checkpoint_hook)
+        transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
+        merged = self._some(True) if merge_schema else self.none
+        operation = getattr(self._delta, "DeltaOperations$Write")(
+            self._append, self._some(nothing), self.none, made.userMetadata(), self.none, self.none, merged,
+            self.none, self.none,
+        )  # fmt: skip
+        return Begun(self._spark, delta_log, transaction, command, self._some(made), operation)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A transaction that holds nothing yet, and the command that could fill it."""
+
+    spark: SparkSession
+    log: Any
+    transaction: Any
+    command: Any
+    options: Any
+    operation: Any
+
+    def commit(self, actions: Any, tags: Any) -> int | None:
+        """The version that it made; None if Delta saw nothing to commit."""
+        version = self.transaction.commitIfNeeded(actions, self.operation, tags)
+        # Whoever has cached the table sees the rows.
+        self.spark.catalog.refreshByPath(str(self.log.dataPath().toString()))
+        return None if version.isEmpty() else int(version.get())
+
+    def counted(self, version: int | None) -> Written | None:
+        """What Delta itself counted while it wrote."""
+        metrics = self.transaction.getOperationMetrics(self.operation)
+        if version is None or metrics.isEmpty():
+            return None
+
+        def count(name: str) -> int:
+            found = metrics.get().get(name)
+            return int(found.get()) if found.isDefined() else 0
+
+        return Written(version, count("numOutputRows"), count("numFiles"), count("numOutputBytes"))
+
+
+def write_options(txn: Txn, *, merge_schema: bool) -> dict[str, str]:
+    """Everything a commit needs travels with it, never as settings of the session."""
+    options = {"txnAppId": txn.app_id, "txnVersion": str(txn.last), "userMetadata": txn.to_note()}
+    if merge_schema:
+        options["mergeSchema"] = "true"
+    return options
