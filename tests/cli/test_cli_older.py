@@ -207,6 +207,9 @@ def test_should_refuse_what_cannot_be_meant(
 
 
 def test_should_give_the_old_queue_back(cli: InProcess, old: Path, tmp_path: Path) -> None:
+    ran = cli("migrate", old, tmp_path / "new", "--give-back")
+    assert (ran.code, "there is nothing to give back" in ran.err) == (2, True)
+    assert not (tmp_path / "new").exists()
     cli("migrate", old, tmp_path / "new")
     ran = cli("migrate", old, tmp_path / "new", "--give-back", "--json")
     assert ran.json() == {"given_back": 0}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import pytest
 
-from buffer.errors import Closed, InvalidConfig, InvalidInput, StoreUnusable
+from buffer.errors import AppendOutcomeUnknown, Closed, InvalidConfig, InvalidInput, StoreUnusable
 from buffer.legacy import Collector, CollectorConfig, Ingestor, IngestorConfig, KeyValueEntry
 from buffer.legacy.format import decode_batch, decode_consumer_manifest
+from buffer.legacy.ingestor import Flusher
 from buffer.produce.durability import Durable
 from buffer.store import Store, open_store
 from buffer.testing.faulty import Fault, FaultyStore
@@ -95,6 +97,36 @@ def test_should_tell_watchers_and_close_of_a_failure(store: Store) -> None:
     source.close()
     with pytest.raises(Closed):
         source.ingest([pair("c")])
+
+
+def test_should_tell_watchers_of_a_panic_and_go_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native library may raise what is no Exception: whoever waits must not wait for ever."""
+
+    class Panic(BaseException):
+        pass
+
+    source = ingestor(store, flush_interval_ms=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Flusher, "_upload", lambda *_: (_ for _ in ()).throw(Panic("out of memory")))
+        watcher = source.ingest([pair("a")])
+        with pytest.raises(AppendOutcomeUnknown, match="Panic: out of memory"):
+            watcher.await_durable(timeout=60)
+    assert source.ingest([pair("b")]).await_durable(timeout=60)
+    with pytest.raises(AppendOutcomeUnknown):
+        source.close()
+
+
+def test_should_hold_an_object_for_unreadable_that_is_larger_than_allowed(store: Store) -> None:
+    with ingestor(store, flush_interval_ms=1) as source:
+        source.ingest([KeyValueEntry(b"k", bytes(200_000))]).await_durable(timeout=60)
+    settings: dict[str, Any] = {"store": store, "read_tries": 1}
+    with Collector.open(**settings, max_batch_bytes=100_000) as collector:
+        assert collector.next_batch() is None
+        (parked,) = collector.parked().items()
+        assert "more than any batch within max_batch_bytes=100,000" in parked[1].why
+        collector.unpark(parked[0])
+    with Collector.open(**settings) as collector:
+        assert collector.next_batch() is not None
 
 
 def test_should_not_hide_the_error_that_ended_the_block(store: Store) -> None:

@@ -23,7 +23,7 @@ from buffer.cli.options import parse_sets, parse_store_options, settings
 from buffer.cli.printing import echo, is_terminal, print_facts, print_json, print_table, track
 from buffer.cli.shell import DONE, FAILED, INTERVAL, Seconds, describe, json_option, session_options
 from buffer.config import ConsumerConfig, ProducerConfig
-from buffer.errors import BufferQueueError, ContentionError, ProducerStopped, QueueFull, StorageError
+from buffer.errors import BufferQueueError, ContentionError, InvalidInput, ProducerStopped, QueueFull, StorageError
 from buffer.inspect.human import human_bytes, human_time, plural
 from buffer.inspect.legacy import State, check_pairs, legacy_status, still_bad
 from buffer.legacy.config import DEFAULT_MANIFEST_PATH, CollectorConfig
@@ -119,11 +119,18 @@ def migrate(old: str, new: str, dry_run: bool, give_back: bool, as_json: bool, *
     timeout_ms = round(options["heartbeat_timeout_s"] * 1000)
     old_options = options["old_store_options"] or options["store_options"]
     old_store = open_store(old, **old_options)
-    collect = CollectorConfig(store=old_store, manifest_path=options["old_manifest"], heartbeat_timeout_ms=timeout_ms)
     produce = settings(ProducerConfig, {**options, "store": new})
+    collect = CollectorConfig(
+        store=old_store,
+        manifest_path=options["old_manifest"],
+        heartbeat_timeout_ms=timeout_ms,
+        max_batch_bytes=max(CollectorConfig.max_batch_bytes, 2 * produce.max_batch_bytes),  # base64 takes 4/3
+    )
     if dry_run:
         return _dry_run(old_store, collect, as_json=as_json)
-    legacy_status(old_store, collect.manifest_path)  # before a new queue is made for nothing
+    found = legacy_status(old_store, collect.manifest_path)  # before a new queue is made for nothing
+    if give_back and found.moves is None:
+        raise InvalidInput(f"nobody has begun to migrate {collect.manifest_path!r}: there is nothing to give back")
     clock = InterruptibleClock()
     new_store = open_store(new, **produce.store_options)
     target = NewQueue(new_store, produce, clock, lambda client_id: Producer(produce, client_id=client_id))

@@ -23,7 +23,7 @@ the cycle before found it deletable too, and the manifest has changed in between
 attempt from before the first look can no longer match; and if it landed, X is referenced now. On a manifest that
 does not change, nothing but time can tell, so there X must be a day old: no request lives that long, unless its
 machine slept. So these go last, and only if the manifest still has not changed right before. Where an append lands in
-spite of all that, its producer looks whether X is still there before it says durable (`produce/append.py`).
+spite of all that, its producer looks whether X is still there before it says durable (`produce/groups.py`).
 
 **The order of reading**: the clock, then the listing, the ledger, and the manifest last. The age is measured at
 the earliest moment, so a slow listing makes no object older. Whatever was listed and then appended is found in the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from buffer.config import FLUSH_INTERVAL_MAX_MS, MIB, QueueConfig
+from buffer.config import FLUSH_INTERVAL_MAX_MS, GIB, MIB, QueueConfig
 
 DEFAULT_MANIFEST_PATH = "ingest/manifest.json"
 DEFAULT_FOLDER = "ingest"
@@ -54,6 +54,8 @@ class CollectorConfig(LegacyConfig):
     """So many done batches start a clean-up of both manifests and of their objects."""
     read_tries: int = 3
     """How many claims of a batch may end with it unreadable; then it is parked."""
+    max_batch_bytes: int = GIB
+    """A larger object is held for unreadable: memory is bounded."""
     fetch_attempts: int = 5
     """How often a read that failed for the store's reasons is repeated within one try."""
     cas_timeout_s: float = 10.0
@@ -64,5 +66,6 @@ class CollectorConfig(LegacyConfig):
         self._check_int("heartbeat_timeout_ms", 3, YEAR_MS)
         self._check_int("done_cleanup_threshold", 1)
         self._check_int("read_tries", 1, 1000)
+        self._check_int("max_batch_bytes", 1)
         self._check_int("fetch_attempts", 1, 100)
         self._check_number("cas_timeout_s", 0.001)

@@ -237,7 +237,7 @@ class Ingestor:
         while batches := self._next_batches():
             try:
                 settled = self._flusher.flush([join_entries(self._encoded[batch.watcher]) for batch in batches])
-            except Exception as error:  # noqa: BLE001 - whatever it was, the watchers must learn of it
+            except BaseException as error:  # noqa: BLE001 - a panic in a native library, too: the watchers must learn of it
                 settled = [_unforeseen(error)] * len(batches)
             with self._changed:
                 for batch, outcome in zip(batches, settled, strict=True):
@@ -285,7 +285,7 @@ def _encode(index: int, entry: KeyValueEntry) -> bytes:
     return encode_entry(entry)
 
 
-def _unforeseen(cause: Exception) -> AppendOutcomeUnknown:
+def _unforeseen(cause: BaseException) -> AppendOutcomeUnknown:
     error = AppendOutcomeUnknown(
         f"a flush ended with {type(cause).__name__}: {cause}; look for the pairs before ingesting them again"
     )

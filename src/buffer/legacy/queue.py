@@ -70,7 +70,7 @@ class LegacyQueue:
         self._producer = self._cas(config.manifest_path)
         self._consumer = self._cas(consumer_manifest_path(config.manifest_path))
         self._parked = self._cas(parked_path(config.manifest_path))
-        self._reader = FetchHandle(store, attempts=config.fetch_attempts, clock=clock)
+        self._reader = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock)
 
     def _cas(self, path: str) -> CasObject:
         return CasObject(self._store, path, self._clock, timeout_s=self._cas_timeout_s)

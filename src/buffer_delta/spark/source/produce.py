@@ -1,7 +1,7 @@
 """From rows to batches in the store, and from those into the queue. Knows no Spark; `writers` calls it.
 
 Tasks upload, under names of their own attempt (`upload_rows`); the driver appends what the tasks that count have
-uploaded, all of it in one write (`buffer.produce.append.append_uploads`).
+uploaded, all of it in one write (`buffer.produce.adopt.append_uploads`).
 
 - A task dies, or is repeated, or loses against its speculative twin: what it uploaded is in no message that counts, and
   no entry names it: an orphan that the collector removes.
