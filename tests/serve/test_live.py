@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from buffer.inspect.status import QueueStatus
 from buffer_delta.cli.live import bytes_per_second, caught_up_in_s, line
 from buffer_delta.serve.facts import CommitFacts, LoaderFacts
 from buffer_delta.serve.status import Status
@@ -35,3 +36,17 @@ def test_should_say_how_fast_it_is_while_it_works() -> None:
     )
     said = line(Status(time_ms=0, queue=None, loader=loader))
     assert said == "loading 4..9 for 3.0 s, attempt 2 · 1,234,567 rows · 2.0 MB/s"
+
+
+def test_should_say_how_long_it_will_take_only_once_it_can_tell() -> None:
+    queue = status_of_length(60)
+    shrinking = LoaderFacts(phase="waiting", last_commits=(commit(0, 100), commit(10, 80)))
+    assert line(Status(time_ms=0, queue=queue, loader=shrinking)).endswith("60 behind (5.0 s), ~30.0 s left")
+    growing = LoaderFacts(phase="waiting", last_commits=(commit(0, 50), commit(10, 80)))
+    assert line(Status(time_ms=0, queue=queue, loader=growing)).endswith("60 behind (5.0 s), not catching up")
+    begun = LoaderFacts(phase="waiting", last_commits=(commit(0, 50),))
+    assert line(Status(time_ms=0, queue=queue, loader=begun)).endswith("60 behind (5.0 s)")
+
+
+def status_of_length(length: int) -> QueueStatus:
+    return QueueStatus("memory://", "ingest/manifest", 1, 0, length, length, 22, 0, 0, 5.0, None, None)

@@ -40,7 +40,7 @@ def live_line(status: Callable[[], Status]) -> Iterator[None]:
 
 
 def line(status: Status) -> str:
-    """`loading 340..359 · 1,234,567 rows · 12.3 MB/s · 42 batches behind (12.0 s) · about 1 min 20 s to catch up`."""
+    """`loading 340..359 for 2.0 s · 1,234,567 rows · 12.3 MB/s · 42 behind (12.0 s), ~1 min 20 s left`."""
     loader = status.loader
     if loader is None:
         return status.state
@@ -54,9 +54,11 @@ def line(status: Status) -> str:
         parts.append(f"{human_bytes(speed)}/s")
     if status.lag_batches:
         age = f" ({human_seconds(status.lag_seconds)})" if status.lag_seconds is not None else ""
-        parts.append(f"{status.lag_batches:,} behind{age}")
         left_s = caught_up_in_s(loader.last_commits, status.lag_batches)
-        parts.append(f"about {human_seconds(round(left_s))} to catch up" if left_s is not None else "not catching up")
+        left = f", ~{human_seconds(round(left_s))} left" if left_s is not None else ""
+        if left_s is None and len(_recent(loader.last_commits)) > 1:
+            left = ", not catching up"
+        parts.append(f"{status.lag_batches:,} behind{age}{left}")
     elif status.lag_batches == 0:
         parts.append("all loaded")
     return " · ".join(parts)
