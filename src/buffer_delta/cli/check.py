@@ -14,6 +14,7 @@ from buffer.cli.printing import one_line, print_json, printable
 from buffer.cli.shell import DONE, FAILED, describe, json_option
 from buffer.consume.fetch import FetchHandle
 from buffer.errors import BufferQueueError
+from buffer.inspect.human import plural
 from buffer.inspect.probes import Finding, check_queue, check_store, finding
 from buffer.inspect.status import QueueStatus, read_manifest
 from buffer.model import BatchDescriptor
@@ -142,7 +143,11 @@ def check_format(config: LoaderConfig, first: Sample) -> Finding:
             "they would go to the dead letters" if config.dead_letters else "they would be rescued or stop the loader"
         )
         return Finding("format", "wrong" if len(parsed.bad) == len(entries) else "note", f"{said}; {goes}")
-    return Finding("format", "ok", f"{form.name}: {len(entries)} entries of {first.batches} batches fit: {columns}")
+    return Finding(
+        "format",
+        "ok",
+        f"{form.name}: {plural(len(entries), 'entries')} of {plural(first.batches, 'batches')} fit: {columns}",
+    )
 
 
 # With Spark

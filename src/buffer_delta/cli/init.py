@@ -147,7 +147,7 @@ def document(settings: dict[str, Any], sets: dict[str, Any]) -> str:
 # partition_by = ["day"]         # of a new table; or cluster_by
 # max_batches_per_commit = 1000  # fewer, larger commits are cheaper; smaller ones are fresher
 # trigger_interval_s = 1.0
-serve = "127.0.0.1:9464"         # status page, /healthz and /metrics; 0.0.0.0 opens it to others
+# serve = "127.0.0.1:9464"       # status page, /healthz and /metrics; needs buffer-delta[serve]
 # serve_max_lag_s = 900          # /healthz says 503 when the oldest entry has waited longer
 {_lines(sets)}"""
 
