@@ -63,8 +63,9 @@ def test_should_be_found_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if python_of(path)], ids=lambda path: path.name)
-def test_should_show_python_that_runs(path: Path, tmp_path: Path) -> None:
+def test_should_show_python_that_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block after block, as a reader would, with folders for buckets. Those for Spark: `tests/spark/test_docs.py`."""
+    monkeypatch.chdir(tmp_path)  # where `./old` and its kin may lie
     for name in ("jobs", "work"):
         manifest = "jobs/manifest" if path.name == "leases.md" and name == "jobs" else "ingest/manifest"
         with Producer(ProducerConfig(store=str(tmp_path / name), manifest_path=manifest)) as producer:
