@@ -75,7 +75,9 @@ leases_produced = _meter.create_counter("buffer.leases_produced", "{batch}", "Ba
 leases_consumed = _meter.create_counter("buffer.leases_consumed", "{batch}", "Deliveries")
 leases_acked = _meter.create_counter("buffer.leases_acked", "{ack}", "Acks, of batches or parts of them")
 leases_nacked = _meter.create_counter("buffer.leases_nacked", "{batch}", "Batches given back as failed")
-leases_expired = _meter.create_counter("buffer.leases_expired", "{batch}", "Deliveries after a lease that ran out")
+leases_expired = _meter.create_counter(
+    "buffer.leases_expired", "{batch}", "Leases that ran out, as the next consume found"
+)
 leases_parked = _meter.create_counter("buffer.leases_parked", "{batch}", "Batches put into the dead-letter queue")
 leases_handle_errors = _meter.create_counter(
     "buffer.leases_handle_errors", "{handle}", "Handles that did not hold any more"

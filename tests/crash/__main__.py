@@ -124,7 +124,7 @@ def _local_leases(folder: Path, seed: int, batches: int) -> Verdict:
 def _in_order(folder: Path, seed: int, batches: int) -> Verdict:
     """One batch is out at a time, so every kill costs a lease's time."""
     address = StoreAddress(str(folder / "in order" / "store"), {})
-    plan = LeasePlan(batches, strikes=max(1, batches // 10), in_order=True)
+    plan = LeasePlan(batches, strikes=max(1, batches // 3), in_order=True)
     return LeaseCycles(folder / "in order" / "cycles", seed, address, address, tell).run(plan)
 
 

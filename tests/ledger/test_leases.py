@@ -261,6 +261,16 @@ def test_should_allow_one_attempt_more_for_each_snooze_and_count_all_leases() ->
 # Used up
 
 
+def test_should_tell_of_every_lease_that_ran_out_delivered_again_or_judged() -> None:
+    team = Team(size=2, max_delivery_attempts=1)
+    team.lease(1)
+    team.now_ms += TIMEOUT_MS
+    assert team.consume(2).ran_out == 1, "blocked, and not delivered"
+    team.now_ms += TIMEOUT_MS
+    assert team.consume(2).ran_out == 1
+    assert team.consume(2).ran_out == 0, "each once"
+
+
 def test_should_judge_only_at_the_next_consume() -> None:
     team = Team(size=2)
     team.fail(2)

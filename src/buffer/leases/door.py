@@ -103,7 +103,7 @@ class LeaseDoor:
     def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> None:
         metrics.leases_acked.add(acked)
         metrics.leases_consumed.add(len(grant.deliveries))
-        metrics.leases_expired.add(sum(delivery.expired is not None for delivery in grant.deliveries))
+        metrics.leases_expired.add(grant.ran_out)
         stats = stats_of(section, manifest.next_sequence, self._session.now_ms(section))
         metrics.leases_depth.set(stats.depth)
         metrics.leases_in_flight.set(stats.in_flight)

@@ -78,6 +78,8 @@ class Grant:
     """Something could be delivered, but for this cap."""
     changes_at_ms: int | None = None
     """When a lease or a delay ends next: no use in looking again before, if the queue stays as it is."""
+    ran_out: int = 0
+    """Leases whose batches were delivered again, or judged, because their time was up."""
 
 
 # Granting
@@ -93,14 +95,16 @@ def consume(
     if max_batches < 0:
         raise InvalidInput(f"max_batches is {max_batches}: it must be at least 0")
     now = section.now_ms(by.clock_ms)
-    current = _acked(section, now, acks)
-    current, blocked = judge(current, now)
+    acked = _acked(section, now, acks)
+    current, blocked = judge(acked, now)
+    ran_out = sum(batch.lease is not None and current.batches.get(s) is not batch for s, batch in acked.batches.items())
     current, orders = take_turn(current, by, now)
     deliveries: tuple[Delivery, ...] = ()
     stopped = None
     if not orders:
         current, deliveries, stopped = _granted(current, by, now, waiting, max_batches)
-    grant = Grant(deliveries, orders, blocked, stopped, _next_change(current, now))
+    ran_out += sum(delivery.expired is not None for delivery in deliveries)
+    grant = Grant(deliveries, orders, blocked, stopped, _next_change(current, now), ran_out)
     return (section if current is section else stamped(current, by, now)), grant
 
 
