@@ -60,7 +60,7 @@ crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batch
 	$(BIN)/python -m tests.crash
 
 bench: setup ## Run the benchmarks, one after the other
-	for b in codec manifest produce consume leases load; do $(BIN)/python -m benchmarks.$$b || exit 1; done
+	for b in codec manifest produce consume leases load startup; do $(BIN)/python -m benchmarks.$$b || exit 1; done
 
 cron: setup ## A day of cron in an hour: RUNS=200 short loads of a trickle; nothing may grow
 	$(BIN)/python -m tests.soak.cron --runs $(RUNS)

@@ -66,6 +66,7 @@ def test_should_be_found_from_the_readme() -> None:
 def test_should_show_python_that_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Block after block, as a reader would, with folders for buckets. Those for Spark: `tests/spark/test_docs.py`."""
     monkeypatch.chdir(tmp_path)  # where `./old` and its kin may lie
+    before = signal.getsignal(signal.SIGTERM)
     for name in ("jobs", "work"):
         manifest = "jobs/manifest" if path.name == "leases.md" and name == "jobs" else "ingest/manifest"
         with Producer(ProducerConfig(store=str(tmp_path / name), manifest_path=manifest)) as producer:
@@ -77,8 +78,11 @@ def test_should_show_python_that_runs(path: Path, tmp_path: Path, monkeypatch: p
         os.kill(os.getpid(), signal.SIGTERM)  # what a worker waits for
 
     names: dict[str, object] = {"calls": [[b"a"], [b"b"]], "resize": handle, "show": handle}
-    for code in python_of(path):
-        exec(compile(with_folders(code, tmp_path), path.name, "exec"), names)
+    try:
+        for code in python_of(path):
+            exec(compile(with_folders(code, tmp_path), path.name, "exec"), names)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if "worker(" in path.read_text() and path.name != "README.md":
         assert handled == [b"an entry"]
 
