@@ -64,7 +64,7 @@ def shown(page: str, fact: str) -> tuple[str, str]:
 
 
 def test_should_show_what_the_json_says(tmp_path: Path) -> None:
-    with busy_server(open_store(f"memory://events-{tmp_path.name}"), ManualClock()) as server:
+    with busy_server(open_store("memory://events"), ManualClock()) as server:
         page = dom(server.url)
         _, status = get_json(server, "/api/status")
         for fact in ("lag_batches", "lag_seconds", "backlog_bytes"):

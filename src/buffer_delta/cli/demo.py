@@ -26,20 +26,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from buffer.cli.interrupts import InterruptibleClock, check_interrupt
+from buffer.cli.interrupts import check_interrupt
 from buffer.cli.printing import PIPED_WIDTH, cell, echo, is_terminal, print_json, printable
 from buffer.cli.shell import DONE, FAILED, Seconds, json_option, session_options
 from buffer.clock import SystemClock
-from buffer.config import ConsumerConfig
 from buffer.errors import InvalidInput, ObjectNotFound, StoreUnusable
 from buffer.inspect.status import read_ledger, read_manifest
 from buffer.ledger.plan import Plan
 from buffer.store.open import open_store
 from buffer_delta.cli.demo_worker import SCHEMA
+from buffer_delta.cli.serve import serve_queue, wait_for_ctrl_c
 from buffer_delta.cli.spark import explaining_spark
 from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import SparkUnusable
-from buffer_delta.serve.server import DEFAULT_ADDRESS, StatusServer
+from buffer_delta.serve.server import DEFAULT_ADDRESS
 
 MANIFEST = "ingest/manifest"
 MARKER = ".buffer-delta-demo"
@@ -86,7 +86,7 @@ def demo(
     story = Story(quiet=as_json)
     prepare_folder(folder)
     with ExitStack() as stack:
-        server = _served(serve, folder.resolve(), stack) if serve is not None else None
+        server = serve_queue(serve, str(folder.resolve() / "queue"), stack) if serve is not None else None
         if server is not None:
             story.tell(f"watch it at {server.url}")
         run = Run(folder.resolve(), story, stack, kill_at)
@@ -97,28 +97,11 @@ def demo(
             show(story, result, folder)
         if server is not None:
             echo(f"The status page stays at {server.url} until Ctrl-C", err=as_json)
-            _wait_for_ctrl_c()
+            wait_for_ctrl_c()
         elif not as_json:
             story.console.print(Text(f"Its status page: buffer-delta serve --store {printable(str(folder))}/queue"))
             story.console.print(Text(f"                 then open http://{DEFAULT_ADDRESS}/"))
     return DONE if is_exact(result) else FAILED
-
-
-def _served(address: str, folder: Path, stack: ExitStack) -> StatusServer:
-    config = ConsumerConfig(store=str(folder / "queue"))
-    server = StatusServer(address, open_store(config.store), config)
-    server.start(look_s=1.0)
-    stack.callback(server.close)
-    return server
-
-
-def _wait_for_ctrl_c() -> None:
-    clock = InterruptibleClock()
-    try:
-        while True:
-            clock.sleep(3600.0)
-    except KeyboardInterrupt:
-        return
 
 
 def is_exact(result: dict[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -11,6 +12,8 @@ from buffer.cli.look import open_queue
 from buffer.cli.options import LOADER_TABLES, queue_options
 from buffer.cli.printing import echo
 from buffer.cli.shell import INTERVAL
+from buffer.config import ConsumerConfig
+from buffer.store.open import open_store
 from buffer_delta.serve.server import DEFAULT_ADDRESS, StatusServer
 from buffer_delta.serve.status import STUCK_S, Limits
 from buffer_delta.serve.watch import LOOK_S
@@ -77,3 +80,21 @@ def serve(
             clock.sleep(TURN_S)
     finally:
         server.close()
+
+
+def serve_queue(address: str, store: str, stack: ExitStack) -> StatusServer:
+    """A queue that is served until the stack is left; it need not be there yet."""
+    config = ConsumerConfig(store=store)
+    server = StatusServer(address, open_store(store), config)
+    stack.callback(server.close)
+    server.start(look_s=1.0)
+    return server
+
+
+def wait_for_ctrl_c() -> None:
+    clock = InterruptibleClock()
+    try:
+        while True:
+            clock.sleep(TURN_S)
+    except KeyboardInterrupt:
+        return
