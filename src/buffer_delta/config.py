@@ -17,7 +17,9 @@ DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
 ADDRESS = re.compile(r"(?:(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\])?:)?\d{1,5}", re.ASCII)
 """`HOST:PORT`, as far as that can be told without asking the machine."""
 WRITERS = ("auto", "arrow", "spark")
-PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_metadata")
+PROVENANCE_COLUMNS = ("_sequence", "_index", "_ingested_at", "_entry_metadata")
+FORMER_METADATA = "_metadata"
+"""What `_entry_metadata` was called, and still is in tables that have it: Spark has a hidden column of that name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +52,11 @@ class LoaderConfig(ConsumerConfig):
     format: Any = "raw"
     """A name in `buffer_delta.formats.FORMATS`; a table `{type = "json", schema = "id BIGINT, …"}`; or a `Format`."""
     columns: Mapping[str, str | None] = field(default_factory=dict)
-    """New names for the provenance columns `_sequence _index _ingested_at _metadata`; None leaves one out."""
+    """New names for the provenance columns `_sequence _index _ingested_at _entry_metadata`; None leaves one out. A
+    table that has the last one as `_metadata`, from an earlier release, keeps it."""
     transform: Callable[[Any], Any] | None = None
-    """`DataFrame -> DataFrame`, a pure function of the rows; it must keep the provenance columns."""
+    """`DataFrame -> DataFrame`, a pure function of the rows; it must keep the provenance columns. Where it may make
+    several rows of one (explode, a join, mapInPandas), `_index` counts the rows of a batch instead of its entries."""
     transform_version: str = ""
     """Change it with what `transform` or a routing function does: it is part of the plan's digest."""
 
@@ -153,7 +157,7 @@ class LoaderConfig(ConsumerConfig):
 
     def _check_columns(self) -> None:
         for name, new in self.columns.items():
-            if name not in PROVENANCE_COLUMNS:
+            if name not in (*PROVENANCE_COLUMNS, FORMER_METADATA):
                 raise InvalidConfig(
                     f"columns has no {name!r} to rename; the provenance columns are {', '.join(PROVENANCE_COLUMNS)}",
                     key="columns",
@@ -161,6 +165,10 @@ class LoaderConfig(ConsumerConfig):
                 )
             if new is not None and not (isinstance(new, str) and new):
                 raise reject("columns", dict(self.columns), "new names; None leaves a column out")
+        if {FORMER_METADATA, "_entry_metadata"} <= self.columns.keys():
+            raise reject(
+                "columns", dict(self.columns), f"without {FORMER_METADATA}, the former name of _entry_metadata"
+            )
 
     def _check_tables(self) -> None:
         for key in ("table", "dead_letters", "app_id"):

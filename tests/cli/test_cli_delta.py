@@ -80,7 +80,7 @@ def test_should_make_settings_of_options() -> None:
         *("--store", "./q", "--table", "db.events", "--format", "json", "--schema", "id BIGINT"),
         *("--dead-letters", "db.bad", "--dlq-strategy", "skip", "--app-id", "mine", "--adopt"),
         *("--partition-by", "day", "--partition-by", "hour", "--table-property", "delta.appendOnly=true"),
-        *("--merge-schema", "--column", "_sequence=seq", "--column", "_metadata="),
+        *("--merge-schema", "--column", "_sequence=seq", "--column", "_entry_metadata="),
         *("--route-by", "kind", "--route", "a=db.a", "--route", "b=db.b"),
         *("--max-batches-per-commit", 7, "--on-gap", "skip", "--set", "retry_max_s=2.5"),
     )
@@ -95,7 +95,7 @@ def test_should_make_settings_of_options() -> None:
         partition_by=["day", "hour"],
         table_properties={"delta.appendOnly": "true"},
         merge_schema=True,
-        columns={"_sequence": "seq", "_metadata": None},
+        columns={"_sequence": "seq", "_entry_metadata": None},
         route_by="kind",
         routes={"a": "db.a", "b": "db.b"},
         max_batches_per_commit=7,

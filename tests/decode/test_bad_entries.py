@@ -38,6 +38,7 @@ def test_should_set_bad_records_aside_with_all_there_is_to_know(batches: Batches
         "location": "ingest/4.batch",
         "error": "not JSON: Expecting property name enclosed in double quotes at character 1",
         "bytes": b"{broken",
+        "_entry_metadata": b"m",
     }
     assert run(batches, group, JsonFormat("a INT"), RowLayout(sequence=None, index=None), dead_letters=True) == found
 
@@ -45,7 +46,7 @@ def test_should_set_bad_records_aside_with_all_there_is_to_know(batches: Batches
 def test_should_rescue_bad_records_whole_where_they_are_not_set_aside(batches: Batches) -> None:
     group = [batches.put(4, [b'{"a": 1}', b"{broken", b"\xff"], (Metadata(0, 0, b"m"),))]
     found = run(batches, group, JsonFormat("a INT"))
-    assert [(row["a"], row["_rescued_data"], row["_index"], row["_metadata"]) for row in found] == [
+    assert [(row["a"], row["_rescued_data"], row["_index"], row["_entry_metadata"]) for row in found] == [
         (1, None, 0, b"m"),
         (None, "{broken", 1, b"m"),
         (None, "\\xff", 2, b"m"),

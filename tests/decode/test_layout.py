@@ -29,7 +29,7 @@ def test_should_say_where_each_row_came_from(batches: Batches) -> None:
         [b"c", 7, 2, at.replace(second=21, microsecond=0), b""],
         [b"d", 8, 0, None, None],
     ]
-    assert list(found[0]) == ["value", "_sequence", "_index", "_ingested_at", "_metadata"]
+    assert list(found[0]) == ["value", "_sequence", "_index", "_ingested_at", "_entry_metadata"]
 
 
 def test_should_agree_with_what_the_settings_allow() -> None:
@@ -38,7 +38,7 @@ def test_should_agree_with_what_the_settings_allow() -> None:
 
 
 def test_should_rename_and_leave_out_provenance(batches: Batches) -> None:
-    layout = RowLayout.renamed({"_sequence": "seq", "_metadata": None, "_ingested_at": None})
+    layout = RowLayout.renamed({"_sequence": "seq", "_entry_metadata": None, "_ingested_at": None})
     found = run(batches, [batches.put(1, [b"a"])], TextFormat(), layout)
     assert found == [{"value": "a", "seq": 1, "_index": 0}]
 

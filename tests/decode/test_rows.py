@@ -35,7 +35,7 @@ def test_should_keep_arrow_batches_bounded(batches: Batches, monkeypatch: pytest
     dead = {row["_dead"]["_index"]: row["_dead"] for row in found if row["_dead"] is not None}
     assert sorted([*good, *dead]) == list(range(100))
     assert all(row["a"] == index for index, row in good.items())
-    assert all(row["_metadata"] == (b"x" if index < 50 else b"y") for index, row in good.items())
+    assert all(row["_entry_metadata"] == (b"x" if index < 50 else b"y") for index, row in good.items())
     assert sorted(dead) == [n for n in range(100) if n % 9 == 0]
 
 
@@ -44,7 +44,7 @@ def test_should_number_the_rows_of_streams_through_the_batch(batches: Batches) -
     items = (Metadata(0, 0, b"x"), Metadata(2, 0, b"y"))
     group = [batches.put(3, [one, b"bad", two, stream(pa.table({"a": pa.array([], pa.int64())})), two], items)]
     found = run(batches, group, ArrowFormat("a INT"), dead_letters=True)
-    assert [(row["a"], row["_index"], row["_metadata"]) for row in found if row["_dead"] is None] == [
+    assert [(row["a"], row["_index"], row["_entry_metadata"]) for row in found if row["_dead"] is None] == [
         (1, 0, b"x"),
         (2, 1, b"x"),
         (3, 2, b"x"),

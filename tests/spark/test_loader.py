@@ -61,7 +61,7 @@ def test_should_load_a_queue_exactly_once_with_provenance(spark: SparkSession, q
     assert_exactly_once(spark, table, 50)
     row = spark.read.format("delta").load(str(table)).where("id = 23").first()
     assert row is not None
-    assert (row._sequence, row._index, bytes(row._metadata)) == (2, 3, b"made by a test")
+    assert (row._sequence, row._index, bytes(row._entry_metadata)) == (2, 3, b"made by a test")
     assert row._ingested_at is not None
 
 

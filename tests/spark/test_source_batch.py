@@ -49,7 +49,7 @@ def test_should_read_what_is_in_the_queue_and_write_nothing(spark: SparkSession,
     rows = frame.orderBy("_sequence", "_index").collect()
     assert [bytes(row.value) for row in rows] == [b"one", b"two", b"", b"\xff\x00"]
     assert [(row._sequence, row._index) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert {bytes(row._metadata) for row in rows} == {b"made by a test"}
+    assert {bytes(row._entry_metadata) for row in rows} == {b"made by a test"}
     age = datetime.datetime.now() - rows[0]._ingested_at
     assert abs(age) < datetime.timedelta(days=2)
     assert all(field.nullable for field in frame.schema)

@@ -81,10 +81,10 @@ def test_should_decode_on_executors(spark: SparkSession, batches: Batches) -> No
         ("_sequence", "bigint"),
         ("_index", "int"),
         ("_ingested_at", "timestamp"),
-        ("_metadata", "binary"),
+        ("_entry_metadata", "binary"),
     ]
     assert good.where("a = _sequence AND unix_micros(at) = 1704164645000000").count() == 18
-    assert good.where("unix_millis(_ingested_at) = 1700000000000 AND _metadata = X'6d'").count() == 18
+    assert good.where("unix_millis(_ingested_at) = 1700000000000 AND _entry_metadata = X'6d'").count() == 18
     (dead,) = dead_rows(frame).collect()
     assert (dead._sequence, dead._index, bytes(dead.bytes), dead.location) == (99, 0, b"bad", "ingest/99.batch")
 

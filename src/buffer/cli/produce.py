@@ -188,7 +188,7 @@ class Tally:
 @click.option("--compression", type=click.Choice(["none", "zstd"]), help="Of the batches. [default: none]")
 @click.option("--flush-interval-ms", type=int, help="A batch waits at most this long for more. [default: 100]")
 @click.option("--flush-size-bytes", type=int, help="… or until it has this size. [default: 64 MiB]")
-@click.option("--metadata", default="", help="Text that goes with every record, into the column _metadata.")
+@click.option("--metadata", default="", help="Text that goes with every record, into the column _entry_metadata.")
 @click.option("--client-id", metavar="NAME", help="With --from: the name under which the queue knows how far it is.")
 @click.option(
     "--from",

@@ -115,7 +115,7 @@ class FetchHandle:
             except CorruptBatch as error:
                 del data  # it may be large, and the traceback would keep it while the next read fills memory
                 if read < READS_OF_CORRUPT:
-                    log.warning("%r does not decode (%s), reading it again", descriptor.location, error)
+                    log.info("%r does not decode (%s), reading it again", descriptor.location, error)
                     continue
                 raise type(error)(
                     f"{descriptor.location!r} (sequence {descriptor.sequence}): {error}",

@@ -67,7 +67,7 @@ def loader_options(command: F) -> F:
             multiple=True,
             callback=_pairs,
             metavar="OLD=NEW",
-            help="Rename _sequence, _index, _ingested_at or _metadata; with nothing after = it is left out.",
+            help="Rename _sequence, _index, _ingested_at or _entry_metadata; with nothing after = it is left out.",
         ),
         option("--transform", metavar="MODULE:FUNCTION", help="DataFrame -> DataFrame, on every range."),
         option("--route-by", metavar="COLUMN", help="The column that picks the table. Or module:function."),

@@ -77,6 +77,7 @@ def running_spark(
             config=conf,
             loads=loads,
             data_source=False,
+            traces=_is_debugging(),
         )
         if not was_running:
             _say(f"Spark runs, after {time.monotonic() - started_s:.1f} s")
@@ -95,6 +96,12 @@ def _say(text: str) -> None:
         log.info("%s", text, extra={"event": "spark"})
     else:
         echo(text, err=True)
+
+
+def _is_debugging() -> bool:
+    context = click.get_current_context(silent=True)
+    session = context.find_object(Session) if context is not None else None
+    return session is not None and session.debug
 
 
 @contextmanager

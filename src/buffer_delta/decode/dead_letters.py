@@ -43,6 +43,7 @@ DEAD_TYPE = pa.struct(
         ("location", pa.string()),
         ("error", pa.string()),
         ("bytes", pa.binary()),
+        ("_entry_metadata", pa.binary()),
     ]
 )
 
@@ -59,7 +60,7 @@ def dead_entries(
     descriptor: BatchDescriptor, entries: Indices, index: Indices, errors: Sequence[str], payloads: pa.Array
 ) -> pa.StructArray:
     """One for each of these entries of a batch, in DEAD_TYPE."""
-    times, _ = ranges_of(descriptor.metadata, entries)
+    times, metadata = ranges_of(descriptor.metadata, entries)
     return pa.StructArray.from_arrays(
         [
             pa.array(np.full(len(index), descriptor.sequence, np.int64)),
@@ -68,6 +69,7 @@ def dead_entries(
             pa.array([descriptor.location] * len(index), pa.string()),
             pa.array(errors, pa.string()),
             payloads,
+            metadata,
         ],
         fields=list(DEAD_TYPE),
     )

@@ -11,9 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from buffer.model import BatchDescriptor, Metadata
+from buffer_delta.config import FORMER_METADATA
 from buffer_delta.formats.entries import Indices
 
 INGESTED_AT = pa.timestamp("us", tz="UTC")
+_FIELDS = {
+    "_sequence": "sequence",
+    "_index": "index",
+    "_ingested_at": "ingested_at",
+    "_entry_metadata": "metadata",
+    FORMER_METADATA: "metadata",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +31,14 @@ class RowLayout:
     sequence: str | None = "_sequence"
     index: str | None = "_index"
     ingested_at: str | None = "_ingested_at"
-    metadata: str | None = "_metadata"
+    metadata: str | None = "_entry_metadata"
     entry: str | None = None
     """A column for the entry that a row is from, where `index` counts rows: for who checks rows, not for tables."""
 
     @classmethod
     def renamed(cls, columns: Mapping[str, str | None]) -> Self:
-        """From `{"_sequence": "seq", "_metadata": None}`, which `LoaderConfig` has checked."""
-        return cls(**{name.removeprefix("_"): new for name, new in columns.items()})
+        """From `{"_sequence": "seq", "_entry_metadata": None}`, which `LoaderConfig` has checked."""
+        return cls(**{_FIELDS[name]: new for name, new in columns.items()})
 
     def arrow_fields(self) -> list[pa.Field]:
         wanted = (

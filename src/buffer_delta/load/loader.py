@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException
 
 from buffer.clock import Clock, SystemClock
-from buffer.errors import BufferQueueError, Closed, Fenced, StorageError
+from buffer.errors import BufferQueueError, Closed, CorruptBatch, Fenced, StorageError
 from buffer.gc.short_run import ShortRun
 from buffer.model import BatchDescriptor
 from buffer.stopping import StopFlag
@@ -126,7 +126,8 @@ class Loader:
             for name in (config.table, *config.routes.values())
         ]
         if config.dead_letters:
-            targets.append(DeltaTarget(spark, config.dead_letters, **files))
+            # One that an earlier release made gets the columns that dead letters have today.
+            targets.append(DeltaTarget(spark, config.dead_letters, merge_schema=True, **files))
         return targets
 
     # Running
@@ -237,6 +238,7 @@ class Loader:
     def _step_with_retries(self, pace: Pace | None) -> Progress | None:
         backoff = range_backoff(attempts_max=self.config.retry_attempts, max_s=self.config.retry_max_s)
         pauses = backoff.pauses(self._clock.jitter)
+        told = ""
         for attempt in range(1, backoff.attempts_max + 1):
             started = self._clock.monotonic_s()
             try:
@@ -246,7 +248,17 @@ class Loader:
                     raise
                 self._telling.failed(brief(error))
                 pause_s = next(pauses)
-                log.warning("the range failed, trying again in %.1f s: %s", pause_s, brief(error))
+                said = brief(error)
+                # Once is enough; and a batch that cannot be decoded is told of when it is set aside, or blocks.
+                is_corrupt = isinstance(error, CorruptBatch) or said.startswith("buffer.errors.CorruptBatch")
+                is_news = said != told and not is_corrupt
+                told = said
+                log.log(
+                    logging.WARNING if is_news else logging.INFO,
+                    "the range failed, trying again in %.1f s: %s",
+                    pause_s,
+                    said,
+                )
                 if self._stop.wait(pause_s):
                     raise
                 continue

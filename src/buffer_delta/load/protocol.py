@@ -410,7 +410,7 @@ class LoadProtocol:
         batches = {**(plan.quarantined or {}), **found.batches}
         entries = merged(plan.entries, found.entries)
         if is_complete and self._rules.dlq_strategy == "skip":
-            log.warning("setting aside, for the dead letters: %s", _some(found))
+            log.warning("setting aside (see `buffer-delta dead-letters list`): %s", _some(found))
             self._plan = self._journal.revise(self.epoch, plan, plan.split(batches, entries))
             self._reached("split")
             return self._plan

@@ -13,10 +13,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql import functions
+from pyspark.sql.types import BinaryType
 
 from buffer.clock import Clock
 from buffer.consume.fetch import FetchHandle
@@ -25,7 +27,7 @@ from buffer.ledger import entries
 from buffer.ledger.entries import listed
 from buffer.model import BatchDescriptor
 from buffer.store.base import Store
-from buffer_delta.config import LoaderConfig
+from buffer_delta.config import FORMER_METADATA, LoaderConfig
 from buffer_delta.decode.dead_letters import keep_whole, unused_name
 from buffer_delta.decode.group import Group, in_groups
 from buffer_delta.decode.grouping import group
@@ -42,7 +44,7 @@ from buffer_delta.formats import Format, merge_schemas, resolve_format, settle
 from buffer_delta.load.ports import Failure, Trouble
 from buffer_delta.spark import tasks
 from buffer_delta.spark.blame import brief, fault_of
-from buffer_delta.spark.frames import dead_rows, good_rows
+from buffer_delta.spark.frames import dead_rows, good_rows, may_multiply, numbered
 from buffer_delta.spark.rows import TaskRows
 
 if TYPE_CHECKING:
@@ -72,16 +74,28 @@ class SparkWork:
         self._main = targets[0]
         self._targets = {target.name: target for target in targets}
         self._format = resolve_format(config.format)
-        self._layout = RowLayout.renamed(config.columns)
         prefixes = config.prefixes()
         self._handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, prefixes)
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self.sizes = BatchSizes(store, config.data_path_prefix)
         self._digest = _digest(config, self._format)
+        self._numbers_rows = False
+        """The transform may make several rows of one."""
 
     @property
     def digest(self) -> str:
         return self._digest
+
+    @cached_property
+    def _layout(self) -> RowLayout:
+        """The names of the provenance columns. A table that an earlier release made keeps `_metadata`."""
+        columns = self._config.columns
+        layout = RowLayout.renamed(columns)
+        schema = None if {"_entry_metadata", FORMER_METADATA} & columns.keys() else self._main.schema()
+        if schema is None or layout.metadata in schema.names or FORMER_METADATA not in schema.names:
+            return layout
+        is_ours = schema[FORMER_METADATA].dataType == BinaryType()
+        return replace(layout, metadata=FORMER_METADATA) if is_ours else layout
 
     @contextmanager
     def prepare(self, part: Group, seen: See) -> Iterator[Mapping[str, Rows]]:
@@ -224,7 +238,12 @@ class SparkWork:
         return [(name, target) for name, target in self._targets.items() if name != self._config.dead_letters]
 
     def _completed(self, parts: dict[str, Rows], seen: See) -> dict[str, Rows]:
-        """With null in the columns that a table needs and no record of this range has."""
+        """With null in the columns that a table needs and no record of this range has, and numbers of their own where
+        the transform may have made several rows of one: only now, for so far `_index` tells whose fault a row is."""
+        sequence, index = self._layout.sequence, self._layout.index
+        if self._numbers_rows and sequence is not None and index is not None:
+            names = [name for name, _ in self._by_name()]
+            parts = parts | {name: FrameRows(numbered(parts[name].frame(), sequence, index)) for name in names}
         if not self._format.evolving:
             return parts
         return parts | {name: target.complete(parts[name], seen(name)) for name, target in self._by_name()}
@@ -234,7 +253,7 @@ class SparkWork:
     def _transformed(self, frame: DataFrame) -> DataFrame:
         if self._config.transform is None:
             return frame
-        made = self._config.transform(frame)
+        made: DataFrame = self._config.transform(frame)
         missing = [field.name for field in self._layout.arrow_fields() if field.name not in made.columns]
         if missing:
             raise InvalidConfig(
@@ -242,6 +261,7 @@ class SparkWork:
                 key="transform",
                 value=_name_of(self._config.transform),
             )
+        self._numbers_rows = may_multiply(frame, made)
         return made
 
     def _routed(self, frame: DataFrame) -> dict[str, DataFrame]:

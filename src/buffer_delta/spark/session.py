@@ -68,6 +68,7 @@ def spark_session(
     small: bool | None = None,
     loads: Loads | None = None,
     data_source: bool = True,
+    traces: bool = False,
 ) -> SparkSession:
     """The running session if there is one, else a new one with Delta. Raises JavaMissing or SparkUnusable.
 
@@ -78,7 +79,8 @@ def spark_session(
     `loads` is the configuration of the loader that will use it. If a table of it lies on S3, a new session gets the
     file system `s3a://`, with endpoint and keys of the queue's store for the bucket of that table, where the store is
     on S3 too (`store_options`). `data_source=False` leaves out the data source `buffer`, which costs a Python process
-    at the start, for who does not use it.
+    at the start, for who does not use it. Of what fails on an executor a small session logs nothing: the driver raises
+    it; `traces=True` logs Java's traces.
     """
     config = config or {}
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
@@ -99,7 +101,7 @@ def spark_session(
         settings = _submitted_settings()
     else:
         check_java()
-        settings = _launch_settings(master or "local[*]", memory, packages, small, config)
+        settings = _launch_settings(master or "local[*]", memory, packages, small, config, traces)
     settings |= {key: str(value) for key, value in config.items()}
     spark = _started(app_name, settings)
     if "spark.jars.packages" in settings:
@@ -251,7 +253,12 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _launch_settings(
-    master: str, memory: str | None, packages: Sequence[str], small: bool | None, config: Mapping[str, Any]
+    master: str,
+    memory: str | None,
+    packages: Sequence[str],
+    small: bool | None,
+    config: Mapping[str, Any],
+    traces: bool = False,
 ) -> dict[str, str]:
     here = is_one_machine(master)
     settings = {
@@ -266,7 +273,7 @@ def _launch_settings(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
     if here if small is None else small:
-        settings |= _small_settings()
+        settings |= _small_settings(traces)
     given = {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"} & config.keys()
     if not given and is_one_process(master) and (known := jars.known_jars(jars.ivy_folder(config), packages)):
         # Not spark.jars: in local mode each start would copy them and load Delta in a second class loader.
@@ -287,7 +294,7 @@ def is_one_process(master: str) -> bool:
     return is_one_machine(master) and not master.startswith("local-cluster[")
 
 
-def _small_settings() -> dict[str, str]:
+def _small_settings(traces: bool) -> dict[str, str]:
     return {
         # Delta's 50 and Spark's 200 make a small commit take seconds, nearly all of it empty tasks.
         "spark.databricks.delta.snapshotPartitions": "2",
@@ -299,10 +306,9 @@ def _small_settings() -> dict[str, str]:
         "spark.ui.retainedTasks": "1000",
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={_log4j_file()}", *_SMALL_JVM]),
+        "spark.driver.extraJavaOptions": " ".join([f"-Dlog4j2.configurationFile={_log4j_file(traces)}", *_SMALL_JVM]),
     }
 
 
-def _log4j_file() -> str:
-    return (Path(__file__).parent / "log4j2.properties").as_uri()
+def _log4j_file(traces: bool) -> str:
+    return (Path(__file__).parent / ("log4j2-traces.properties" if traces else "log4j2.properties")).as_uri()
