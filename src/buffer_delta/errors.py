@@ -8,6 +8,7 @@ BufferQueueError                     (buffer.errors)
 ├── Blocked                 a range cannot be loaded: fix it, then unblock
 ├── CommitSkipped           Delta took the append but not the rows: something else uses this app_id
 ├── ConcurrentCommit        another commit came between: read the table's position again, then decide
+├── RedriveUnfinished       dead letters are on their way to another queue: finish that redrive first
 ├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or fix the schema
 ├── NullRefused             rows lack a value that the table demands: give them one, or drop the constraint
 ├── SparkUnusable           this Spark session cannot write Delta tables: the message says what it lacks
@@ -31,6 +32,7 @@ __all__ = [
     "LedgerBehind",
     "NullRefused",
     "QueueBound",
+    "RedriveUnfinished",
     "RouteChanged",
     "SchemaMismatch",
     "SequenceGap",
@@ -110,6 +112,15 @@ class NullRefused(BufferQueueError):
     """Its path through structs, with dots."""
     rows: int
     """How many, of the batch that was looked at."""
+
+
+class RedriveUnfinished(BufferQueueError):
+    """A redrive of this table to another queue was interrupted. Nothing was changed."""
+
+    queue_id: str
+    place: str
+    """Where that queue is."""
+    letters: int
 
 
 class SparkUnusable(BufferQueueError):

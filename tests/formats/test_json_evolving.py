@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import (
     ArrayType,
     IntegerType,
@@ -13,6 +14,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from buffer.errors import InvalidConfig
 from buffer_delta.formats import JsonFormat, merge_schemas
 from tests.formats.format_support import binary, by_entry, evolve, parse
 
@@ -116,3 +118,56 @@ def test_should_find_the_same_columns_in_contradicting_records_fast_and_slowly()
     assert JsonFormat().discover(binary(*entries)) == merge_schemas(
         None, [JsonFormat().discover(binary(entry)) for entry in entries]
     )
+
+
+def test_should_give_hinted_columns_their_types_and_let_the_others_follow() -> None:
+    hinted = JsonFormat(schema_hints="amount DECIMAL(18,2), s STRUCT<at: TIMESTAMP>, later DATE")
+    entries = [
+        '{"amount": 1.5, "s": {"at": "2024-01-02T03:04:05Z", "n": 1}, "id": 7}',
+        '{"amount": 0.001, "s": {"at": "soon"}, "id": 8}',
+        '{"amount": "12.30"}',
+    ]
+    settled = evolve(hinted, None, *entries)
+    assert [(f.name, str(f.type)) for f in settled.schema] == [
+        ("amount", "decimal128(18, 2)"),
+        ("s", "struct<at: timestamp[us, tz=UTC], n: int64>"),
+        ("later", "date32[day]"),
+        ("id", "int64"),
+        ("_rescued_data", "string"),
+    ]
+    found = by_entry(parse(settled, *entries), 3)
+    assert [str(found[n]["amount"]) for n in (0, 1)] == ["1.50", "None"]  # type: ignore[index]  # rows, not errors
+    assert found[1]["_rescued_data"] == '{"amount":0.001,"s":{"at":"soon"}}'  # type: ignore[index]  # the same
+    assert found[1]["id"] == 8  # type: ignore[index]  # the same
+
+
+def test_should_merge_hints_of_many_tasks_and_leave_a_tables_own_types_alone() -> None:
+    hinted = JsonFormat(schema_hints="amount DECIMAL(18,2), m MAP<STRING, INT>")
+    parts = [hinted.discover(binary(text)) for text in ('{"amount": "x", "a": 1}', '{"m": {"k": 1}, "b": [1]}', "[]")]
+    merged = merge_schemas(None, parts)
+    assert [(f.name, str(f.type)) for f in merged] == [
+        ("amount", "decimal128(18, 2)"),
+        ("m", "map<string, int32>"),
+        ("a", "int64"),
+        ("b", "list<item: int64>"),
+    ]
+    table = StructType([StructField("amount", LongType())])
+    settled = evolve(hinted, table, '{"amount": 1.5}')
+    assert str(settled.schema.field("amount").type) == "int64"
+    found = by_entry(parse(settled, '{"amount": 1.5}'), 1)
+    assert found[0]["_rescued_data"] == '{"amount":1.5}'  # type: ignore[index]  # a row, not an error
+
+
+def test_should_refuse_hints_that_cannot_be_followed() -> None:
+    for options, says in (
+        ({"schema": "a INT", "schema_hints": "b INT"}, "with a schema, put them into that"),
+        ({"schema_hints": "a INT NOT NULL"}, "without NOT NULL"),
+        ({"schema_hints": "_rescued_data STRING"}, "rescued fields"),
+        ({"schema_hints": "`a b` INT"}, "a name that a Delta table can have"),
+        ({"schema_hints": "v VARIANT"}, "VARIANT is not loaded"),
+        ({"schema_hints": "a WHAT"}, "unknown type"),
+    ):
+        with pytest.raises(InvalidConfig, match=says):
+            JsonFormat(**options)
+    assert "schema_hints" not in JsonFormat().settings(), "plans of earlier releases hold the digest without"
+    assert JsonFormat().digest() != JsonFormat(schema_hints="a INT").digest()

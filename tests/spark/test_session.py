@@ -125,7 +125,7 @@ LAPTOP = {
     "spark.driver.bindAddress",
     "spark.databricks.delta.snapshotPartitions",
     "spark.ui.enabled",
-    "spark.log.level",
+    "spark.driver.extraJavaOptions",
 }
 
 

@@ -34,6 +34,7 @@ from buffer.errors import Fenced
 from buffer.gc.short_run import ShortRun
 from buffer.store.open import open_store
 from buffer_delta.cli.check import check
+from buffer_delta.cli.dead_letters import dead_letters, redrive
 from buffer_delta.cli.demo import demo
 from buffer_delta.cli.init import init
 from buffer_delta.cli.live import live_line
@@ -42,7 +43,7 @@ from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.cli.status import status, unblock
 from buffer_delta.config import LoaderConfig
-from buffer_delta.errors import Blocked, QueueBound, RouteChanged, SequenceGap
+from buffer_delta.errors import Blocked, QueueBound, RedriveUnfinished, RouteChanged, SequenceGap
 from buffer_delta.load.idle import is_idle
 from buffer_delta.load.progress import Progress, Total
 
@@ -53,6 +54,7 @@ EXIT_CODES: ExitCodes = (
     (SequenceGap, GAP),
     (QueueBound, USAGE),
     (RouteChanged, USAGE),
+    (RedriveUnfinished, USAGE),
     *CORE_EXIT_CODES,
 )
 """The tree of lost state (table dropped, ledger behind, …) is in the core's list already, as GAP."""
@@ -174,7 +176,18 @@ def _deleted_if_idle(config: LoaderConfig) -> int | None:
     return gc.end()
 
 
-for command in (init, check, load, status, serve, unblock, demo, completion_command("buffer-delta")):
+for command in (
+    init,
+    check,
+    load,
+    status,
+    serve,
+    unblock,
+    dead_letters,
+    redrive,
+    demo,
+    completion_command("buffer-delta"),
+):
     cli.add_command(command)
 
 

@@ -155,6 +155,11 @@ class _Parser:
         if word in _PRIMITIVES:
             return _PRIMITIVES[word]
         self._at -= 1
+        if word == "VARIANT":
+            raise self.error(
+                "VARIANT is not loaded, for it rounds numbers of more than 38 digits without a word (use a STRUCT or "
+                "a STRING),"
+            )
         raise self.error(f"unknown type (allowed: {ALLOWED})")
 
     def inside(self, item: Callable[[], T]) -> T:

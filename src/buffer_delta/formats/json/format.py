@@ -3,6 +3,7 @@
     JsonFormat("id BIGINT, name STRING")
     JsonFormat("id BIGINT, name STRING", unknown_fields="ignore")          # faster if most fields are unknown
     JsonFormat()                                                           # evolving
+    JsonFormat(schema_hints="amount DECIMAL(18,2)")                        # evolving, but for the type of that column
 
 A field without a column, and a field that its column cannot take, go to `_rescued_data` as JSON text, numbers just
 as they were written; it is null for the others. A field that is null, and has no column, leaves no trace. A record
@@ -33,7 +34,8 @@ from buffer_delta.formats.json import infer as json_infer
 from buffer_delta.formats.json.crowds import Crowds
 from buffer_delta.formats.json.records import BadRecord, Columns, load, stray_texts, to_text
 from buffer_delta.formats.json.stray import has_stray
-from buffer_delta.formats.names import same_name_key
+from buffer_delta.formats.merge import merge_schemas
+from buffer_delta.formats.names import same_name_key, storable
 from buffer_delta.formats.options import FormatOptions
 from buffer_delta.formats.schemas import arrow_schema, nullable, schema_text
 
@@ -55,6 +57,9 @@ class JsonOptions(FormatOptions):
     """`rescue`, or `dead_letter`: the record is bad."""
     unknown_fields: str = "rescue"
     """`rescue` or `ignore`."""
+    schema_hints: Any = None
+    """Types of some columns where the others follow the data: `"amount DECIMAL(18,2), tags ARRAY<STRING>"`. These
+    are there from the start. What a table has already stays as it is."""
     max_columns: int = MAX_COLUMNS
     """What an evolving table may grow to: so many columns, and so many fields inside of them."""
 
@@ -69,6 +74,25 @@ class JsonOptions(FormatOptions):
         self._check_rescue()
         if self.schema is not None:
             object.__setattr__(self, "schema", arrow_schema(self.schema))
+        if self.schema_hints is not None:
+            self._check_hints()
+
+    def _check_hints(self) -> None:
+        hints = arrow_schema(self.schema_hints)
+        if self.schema is not None:
+            raise InvalidConfig(
+                "schema_hints are for columns that follow the data: with a schema, put them into that",
+                key="schema_hints",
+                value=self.schema_hints,
+            )
+        for field in hints:
+            if not field.nullable:
+                raise reject("schema_hints", field.name, "without NOT NULL: a hint says a column's type")
+            if same_name_key(field.name) == same_name_key(self.rescued_data or ""):
+                raise reject("schema_hints", field.name, "other columns than the one that rescued fields go to")
+            if not storable(field.name):
+                raise reject("schema_hints", field.name, "a name that a Delta table can have")
+        object.__setattr__(self, "schema_hints", hints)
 
     def _check_rescue(self) -> None:
         if self.rescued_data is None and "rescue" in (self.on_mismatch, self.unknown_fields):
@@ -141,6 +165,7 @@ class JsonFormat(Format):
             "on_mismatch": options.on_mismatch,
             "unknown_fields": options.unknown_fields,
             "max_columns": options.max_columns if self.evolving else None,
+            **({"schema_hints": schema_text(options.schema_hints)} if options.schema_hints is not None else {}),
         }
 
     def with_schema(self, schema: pa.Schema) -> JsonFormat:
@@ -157,7 +182,8 @@ class JsonFormat(Format):
         found = pa.schema([])
         for _, chunk in chunks(as_binary(entries), CHUNK_BYTES, CHUNK_ROWS):
             found = json_infer.infer(chunk, self.options.max_columns, found)
-        return found
+        hints = self.options.schema_hints
+        return found if hints is None else merge_schemas(hints, [found], max_columns=self.options.max_columns)
 
     # Parsing
 
