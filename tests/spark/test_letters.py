@@ -111,8 +111,9 @@ def test_should_send_each_letter_back_once_where_two_and_a_loader_run_at_once(pl
 
 
 def test_should_list_show_and_redrive_on_the_command_line(
-    place: Place, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    place: Place, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("buffer_delta.letters.table.LETTERS_PER_BATCH_MAX", 2)
     run = InProcess(capfd, cli, "buffer-delta", EXIT_CODES)
     table = ("--dead-letters", place.dead)
     (reason,) = run("dead-letters", "list", *table, "--json").json()["reasons"]
@@ -132,7 +133,7 @@ def test_should_list_show_and_redrive_on_the_command_line(
         + f"\ndead_letters = {json.dumps(str(place.dead))}\n"
     )
     ran = run("redrive", "--config", config)
-    assert (ran.code, ran.out) == (0, "3 letters went back in 1 batch\n"), ran.err
+    assert (ran.code, ran.out) == (0, "3 letters went back in 2 batches\n"), ran.err
     assert run("dead-letters", "redrive", "--config", config).out == "there was nothing to send back\n"
     (reason,) = run("dead-letters", "list", *table, "--json").json()["reasons"]
     assert reason["sent_back"] == 3

@@ -45,7 +45,7 @@ def loader_options(command: F) -> F:
     options = [
         option("--table", metavar="NAME|PATH", help="Delta table: db.events, ./events, s3a://bucket/events."),
         option("--format", "format_name", type=click.Choice(format_names()), help="[default: raw]"),
-        option("--schema", metavar="DDL", help="Columns of json records: 'id BIGINT, at TIMESTAMP'."),
+        option("--schema", metavar="DDL", help="Columns of json, csv or arrow records: 'id BIGINT, at TIMESTAMP'."),
         option("--dead-letters", metavar="TABLE", help="Where records and batches go that cannot be read."),
         option("--dlq-strategy", type=click.Choice(DLQ_STRATEGIES), help="For batches that cannot be read."),
         option("--serve", metavar="HOST:PORT", help="Status page, /healthz and /metrics, like 127.0.0.1:9464."),

@@ -14,6 +14,7 @@ from buffer_delta.formats.registry import FORMATS, format_names, resolve_format
 if TYPE_CHECKING:
     from buffer_delta.formats.arrow import ArrowFormat
     from buffer_delta.formats.base import RESCUED, Format, Parsed
+    from buffer_delta.formats.csv import CsvFormat
     from buffer_delta.formats.json.format import JsonFormat
     from buffer_delta.formats.keyvalue import KeyValueFormat
     from buffer_delta.formats.merge import merge_schemas, settle
@@ -24,6 +25,7 @@ __all__ = [
     "FORMATS",
     "RESCUED",
     "ArrowFormat",
+    "CsvFormat",
     "Format",
     "JsonFormat",
     "KeyValueFormat",

@@ -22,6 +22,7 @@ FORMATS: Mapping[str, str] = {
     "text": "buffer_delta.formats.plain:TextFormat",
     "json": "buffer_delta.formats.json.format:JsonFormat",
     "arrow": "buffer_delta.formats.arrow:ArrowFormat",
+    "csv": "buffer_delta.formats.csv:CsvFormat",
     "keyvalue": "buffer_delta.formats.keyvalue:KeyValueFormat",
 }
 

@@ -15,10 +15,10 @@ from buffer.config import ProducerConfig
 from buffer.errors import LedgerLost
 from buffer.inspect.status import read_manifest
 from buffer.journal import Journal
-from buffer.leases.marked import MarkedQueue
 from buffer.ledger.envelope import Envelope
 from buffer.marks import Mark, newest_marks
 from buffer.model import Metadata
+from buffer.produce.marked import MarkedQueue
 from buffer.store.base import Store
 from buffer_delta.letters.values import Letter
 

@@ -14,7 +14,7 @@ What if it dies, or an older process wakes up …
     between claim and put    the letters stand in the table with their number. Whoever comes next, with whatever
                              filter, puts exactly those, under that number
     in the middle of a put   an object in no entry, which the collector takes; or an append that landed, see
-                             `leases.marked`
+                             `produce.marked`
     between put and mark     the next one puts n again: the queue knows n, nothing is appended; then it marks
     between two batches      what is claimed is marked; the others are free, and wait for the next redrive
     two at once              each finishes whatever claim it finds, so both may put n: once. Marking twice is no change
