@@ -19,6 +19,7 @@ from buffer.errors import InvalidInput
 from buffer.inspect.human import human_bytes, plural
 from buffer.store.open import open_store
 from buffer_delta.cli.spark import running_spark, spark_options
+from buffer_delta.spark.s3a import Places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -163,7 +164,8 @@ def _redrive(as_json: bool, **options: Any) -> None:
         gc_grace_s=config.gc_grace_s,
     )
     clock = SystemClock()
-    with running_spark("buffer-delta redrive", **_spark_settings(options)) as spark:
+    places = Places((table,), config.store, config.store_options)
+    with running_spark("buffer-delta redrive", loads=places, **_spark_settings(options)) as spark:
         from buffer_delta.letters.home import QueueHome
         from buffer_delta.letters.redrive import redrive
         from buffer_delta.letters.table import DeltaLetters
@@ -194,8 +196,9 @@ dead_letters.add_command(redrive)
 @contextmanager
 def _letters(options: Mapping[str, Any]) -> Iterator[DataFrame]:
     """The letters that a command is about, while Spark runs."""
-    table = _table(options)
-    with running_spark("buffer-delta dead-letters", **_spark_settings(options)) as spark:
+    table, loader = _table(options), _loader_table(options)
+    places = Places((table,), str(loader.get("store", "")), loader.get("store_options", {}))
+    with running_spark("buffer-delta dead-letters", loads=places, **_spark_settings(options)) as spark:
         from buffer_delta.letters.table import LetterTable
 
         yield LetterTable(spark, table).counted().where(options["where"] or "true")
@@ -203,12 +206,17 @@ def _letters(options: Mapping[str, Any]) -> Iterator[DataFrame]:
 
 def _table(options: Mapping[str, Any]) -> str:
     given = options["dead_letters"]
-    if given is None and options.get("config_path"):
-        loader = read_toml(options["config_path"]).get("loader", {})
-        given = loader.get("dead_letters") if isinstance(loader, Mapping) else None
+    if given is None:
+        given = _loader_table(options).get("dead_letters")
     if not isinstance(given, str) or not given:
         raise click.UsageError("which table? Pass --dead-letters, or a --config file whose [loader] table has it")
     return given
+
+
+def _loader_table(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    path = options.get("config_path")
+    found = read_toml(path).get("loader", {}) if path else {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def _spark_settings(options: Mapping[str, Any]) -> dict[str, Any]:
