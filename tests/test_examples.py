@@ -23,7 +23,7 @@ from buffer.store.open import open_store
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
     *("async_producer.py", "quickstart.py", "loader_job.py", "spark_to_delta.py", "stream_job.py", "webhook.py"),
-    "worker_pool.py",
+    *("s3_to_delta.py", "worker_pool.py"),
     *("explore.ipynb", "watch.ipynb"),
 }
 
