@@ -15,9 +15,7 @@ from buffer.errors import BufferQueueError, InvalidConfig, LedgerLost, ManifestL
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
-from buffer_delta.delta.txn import Txn
-from buffer_delta.delta.writers.base import Prepared, Staged
-from buffer_delta.delta.writers.spark import Fast
+from buffer_delta.delta.writers.transaction import Begun, Transactions
 from buffer_delta.errors import LedgerBehind, QueueBound, SequenceGap, TableReplaced, TableRewritten
 from buffer_delta.load.loader import Loader
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
@@ -358,15 +356,15 @@ def test_should_tell_at_once_that_rows_were_taken_back_while_it_wrote(
     spark: SparkSession, queue: Path, table: Path, running: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Our commit is on top of it, so this is the last moment: the next start sees nothing and goes on."""
-    stage = Fast.stage
+    begin = Transactions.begin
 
-    def somebody_comes_first(self: Fast, prepared: Prepared, txn: Txn) -> Staged:
+    def somebody_comes_first(self: Transactions, *given: Any, **settings: Any) -> Begun:
         kept = spark.read.format("delta").load(str(table)).limit(0)
         kept.write.format("delta").mode("overwrite").save(str(table))
-        return stage(self, prepared, txn)
+        return begin(self, *given, **settings)
 
     produce(queue, numbered(1, start=20))
-    monkeypatch.setattr(Fast, "stage", somebody_comes_first)
+    monkeypatch.setattr(Transactions, "begin", somebody_comes_first)
     with pytest.raises(TableRewritten, match="came after it"):
         running.run_once()
     assert ids(spark, table) == list(range(20, 30))
