@@ -34,9 +34,11 @@ def test_should_have_reached_what_the_promises_are_about(outcome: Outcome) -> No
         "batch settled: AppendOutcomeUnknown",
         "batch settled: ContentionError",
         "batch settled: Durable",
+        "batches taken to be moved",
         "claims lost, seen by the heartbeat",
         "claims taken over",
         "crashes",
+        "pairs moved",
         *(f"fault: {fault}" for fault in FATES + STRIKES),
     ):
         assert counts[what] > 0, f"no seed reached: {what}"
