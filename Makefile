@@ -56,7 +56,7 @@ soak: setup ## The driver's memory over 200 commits, then steady load with every
 soak-serve: setup ## A served loader under load and hostile requests: MINUTES=60
 	$(BIN)/python -m tests.soak.serving --minutes $(MINUTES)
 
-crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batches, 400 loaders and a migration 50 times (95 minutes)
+crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batches, 500 loaders and a migration 50 times (2 hours)
 	$(BIN)/python -m tests.crash
 
 bench: setup ## Run the benchmarks, one after the other

@@ -8,6 +8,7 @@
     source    Spark's own sink over the data source `buffer`: the same queue as a stream
     write     the lines as text, written into a queue by the data source, as zstd batches
     commit    one small range, plan and ack included, with each writer, against a bare Delta append of the same rows
+    tables    the same with dead letters and with two routes that nothing goes to, against one with neither
 
 Each is run several times, in turn, and the best of each is compared. `--mb 50` makes it shorter.
 """
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -180,6 +182,38 @@ def small_commits(spark: SparkSession, folder: Path, writer: str) -> tuple[float
     return statistics.median(loads[3:]), statistics.median(appends[3:])
 
 
+def several_tables(spark: SparkSession, folder: Path, writer: str) -> dict[str, float]:
+    """Median seconds of one small range, taken in turn, of loaders with more and fewer tables that get nothing."""
+    routes = {"route_by": "kind", "routes": {kind: str(folder / f"{writer}-{kind}") for kind in ("click", "view")}}
+    more: dict[str, dict[str, object]] = {
+        "plain": {},
+        "dead letters": {"dead_letters": str(folder / f"{writer}-dead")},
+        "two routes": routes,
+    }
+    records = [json.dumps({"id": number, "kind": "other"}).encode() for number in range(100)]
+    seconds: dict[str, list[float]] = {label: [] for label in more}
+    with ExitStack() as stack:
+        pairs = {}
+        for label, settings in more.items():
+            config = LoaderConfig(
+                store=str(folder / f"several-{writer}-{label}"),
+                table=str(folder / f"several-{writer}-{label}-table"),
+                format={"type": "json", "schema": "id BIGINT, kind STRING"},
+                writer=writer,
+                gc_enabled=False,
+                **settings,  # type: ignore[arg-type]
+            )
+            producer = stack.enter_context(Producer(ProducerConfig(store=config.store)))
+            pairs[label] = (stack.enter_context(Loader(spark, config)), producer)
+        for _ in range(COMMITS):
+            for label, (loader, producer) in pairs.items():
+                producer.produce(records).watcher.await_durable()
+                started = time.perf_counter()
+                assert loader.run_once() is not None
+                seconds[label].append(time.perf_counter() - started)
+    return {label: statistics.median(found[3:]) for label, found in seconds.items()}
+
+
 def verdict(value: float, limit: float, *, at_most: bool = False) -> str:
     reached = value <= limit if at_most else value >= limit
     return f"{value:5.2f}x  {'ok' if reached else 'MISSED'}   (to reach: at {'most' if at_most else 'least'} {limit}x)"
@@ -222,6 +256,9 @@ def main() -> int:
             load, append = small_commits(spark, folder, writer)
             print(f"\n  small commit    {load:.3f} s through the loader with {writer}, {append:.3f} s bare")
             print(f"  loader / bare   {verdict(load / append, at_most, at_most=True)}")
+            small = several_tables(spark, folder, writer)
+            for label in ("dead letters", "two routes"):
+                print(f"  {label:14}  {verdict(small[label] / small['plain'], 1.2, at_most=True)}   of a plain commit")
     spark.stop()
     return 0
 

@@ -28,11 +28,20 @@ from tests.crash.loading import TableReader
 from tests.crash.migrate_cycles import MigrateCycles
 from tests.crash.producer_cycles import ProducerCycles
 from tests.crash.s3 import through
+from tests.crash.settings_cycles import SettingsCycles
 from tests.crash.verdict import Verdict
 from tests.fault_proxy import FaultProxy, evenly
 from tests.servers import StoreAddress, run_s3_server
 
-CYCLES = {"producer": 1000, "client": 200, "lease": 2000, "creation": 200, "loader": 200, "migrate": 50}
+CYCLES = {
+    "producer": 1000,
+    "client": 200,
+    "lease": 2000,
+    "creation": 200,
+    "loader": 200,
+    "settings": 100,
+    "migrate": 50,
+}
 """How often each kind dies in a whole run; of leases, how many batches are worked off by workers that die."""
 
 
@@ -75,6 +84,9 @@ def main(arguments: list[str] | None = None) -> int:
     if cycles["loader"]:
         loaders = LoaderCycles(folder / "loaders", seed, tell, writer=options.writer)
         verdicts.append(_report("loaders", cycles["loader"], loaders.run))
+    if cycles["settings"]:
+        settings = SettingsCycles(folder / "settings", seed, tell)
+        verdicts.append(_report("loaders whose settings change", cycles["settings"], settings.run))
     if cycles["migrate"]:
         migrations = MigrateCycles(folder / "migrate", seed, tell)
         verdicts.append(_report("migrations of an older queue", cycles["migrate"], migrations.run))

@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -329,11 +329,17 @@ class LoaderCycles:
             self.violations += table.violations
             table.violations.clear()
         self._loaded = {name: Loaded.read(table) for name, table in self._tables.items()}
-        self.violations += judge_tables(self._loaded, self.records, range_max=BATCHES_PER_COMMIT)
+        self.violations += self._judge(self._loaded)
         self.violations += self._objects.check(self._committed())
 
+    def _judge(self, tables: Mapping[str, Loaded]) -> list[str]:
+        return judge_tables(tables, self.records, range_max=BATCHES_PER_COMMIT)
+
+    def _judge_end(self, tables: Mapping[str, Loaded]) -> list[str]:
+        return judge_all_loaded(tables, self.records)
+
     def _committed(self) -> int:
-        return min(table.through for table in self._loaded.values())
+        return self._loaded[MAIN].through
 
     def _finish(self, second_opinion: bool) -> None:
         """A last loader, left alone: afterwards all must be there, the queue be empty, and the orphans gone."""
@@ -346,7 +352,7 @@ class LoaderCycles:
         self.check_alive(run)
         last.kill()
         self._check()
-        self.violations += judge_all_loaded(self._loaded, self.records)
+        self.violations += self._judge_end(self._loaded)
         waiting = queue_status(open_store(self.config["store"])).length
         if waiting:
             self.violations.append(f"{waiting} batches are left in the queue")
@@ -362,7 +368,8 @@ class LoaderCycles:
         """From those who will read the tables."""
         spark = spark_session("crash cycles", memory="1g")
         try:
-            frames = [spark.read.format("delta").load(str(table.path)) for table in self._tables.values()]
+            there = [table.path for table in self._tables.values() if table.commits]
+            frames = [spark.read.format("delta").load(str(path)) for path in there]
             found = [(row[0], row[1]) for frame in frames for row in frame.select(*PROVENANCE).collect()]
             if sorted(found) != list(positions(self.records)):
                 self.violations.append(f"Spark finds other tables, with {len(found)} rows of {self.records} records")

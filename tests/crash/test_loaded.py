@@ -42,7 +42,7 @@ def test_should_have_work_for_every_table() -> None:
     assert batches(2, 10) == [[entry(n) for n in range(10, 15)], [entry(n) for n in range(15, 20)]]
 
 
-@pytest.mark.parametrize("ends", [(-1, -1, -1), (7, 7, 7), (7, 4, 4), (7, 7, 4)])
+@pytest.mark.parametrize("ends", [(-1, -1, -1), (7, 7, 7), (4, 7, 7), (4, 7, 4)])
 def test_should_accept_tables_that_hold_what_they_say(ends: tuple[int, int, int]) -> None:
     assert _judge(_tables(*ends)) == []
 
@@ -71,15 +71,28 @@ def test_should_report_a_record_in_the_wrong_table_or_in_two() -> None:
     ]
 
 
+def test_should_accept_a_table_that_got_nothing_since() -> None:
+    tables = _tables(5, 5, 5)
+    last = max(place[0] for place, _ in tables[DEAD].rows)
+    tables[DEAD] = replace(tables[DEAD], through=last)
+    assert last < 5
+    assert _judge(tables) == judge_all_loaded(tables, 6 * ENTRIES_PER_BATCH) == []
+
+
+def test_should_report_what_a_table_lacks_that_is_behind_the_main_one() -> None:
+    """The main table commits last: what it has, all have."""
+    assert [line.partition(":")[0] for line in _judge(_tables(dead=3))] == ["dead, at 7"]
+
+
 def test_should_report_rows_that_a_table_does_not_own_up_to() -> None:
     tables = _tables()
     tables[SIDE] = replace(tables[SIDE], through=6)
-    assert _judge(tables) == ["side, at 6: not to be there: [37]"]
+    assert _judge(tables) == ["side, at 6: rows beyond it: [37]"]
 
 
-def test_should_report_tables_that_are_too_far_apart_or_not_at_the_end() -> None:
-    tables = _tables(dead=3)
-    assert _judge(tables) == ["tables are more than one range of 3 batches apart: {'table': 7, 'side': 7, 'dead': 3}"]
+def test_should_report_tables_that_are_too_far_ahead_or_not_at_the_end() -> None:
+    tables = _tables(main=3)
+    assert _judge(tables) == ["tables are more than one range of 3 batches ahead: {'table': 3, 'side': 7, 'dead': 7}"]
     ended, lost = judge_all_loaded(tables, RECORDS)
     assert "the queue ended at 7, the tables say" in ended
     assert lost.startswith("lost: ")

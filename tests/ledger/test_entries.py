@@ -72,7 +72,7 @@ def test_should_keep_entries_and_rules_in_the_plan() -> None:
     assert read == plan
     assert read.plan is not None
     assert (read.plan.entries, read.plan.rules) == (aside, "rules")
-    assert read.plan.undecided() == Plan(after=4, first=5, last=9, attempts=0)
+    assert read.plan.undecided() == Plan(after=4, first=5, last=9, attempts=0, tables=())
 
 
 def test_should_write_what_older_releases_read_where_nothing_is_set_aside() -> None:

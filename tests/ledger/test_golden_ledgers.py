@@ -12,6 +12,7 @@ from buffer.config import GcConfig
 from buffer.errors import CorruptLedger, ManifestLost
 from buffer.gc.collector import Collector
 from buffer.inspect.status import queue_status, read_ledger
+from buffer.ledger.binding import Binding
 from buffer.ledger.envelope import Envelope
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.manifest import Manifest
@@ -110,9 +111,9 @@ def test_should_lose_nothing_in_the_upgrade(name: str) -> None:
 def test_should_go_on_with_it_and_upgrade_it_by_the_first_write(store: Store, name: str) -> None:
     store.put(LEDGER, golden(name))
     ours = plans(store)
-    assert ours.bind(None, TABLES) == WANT[name]
+    assert ours.bind(Binding(None, TABLES)) == WANT[name]
     assert store.get(LEDGER).data == golden(name), "reading changes nothing"
-    entered = ours.enter(2, APP, TABLES)
+    entered = ours.enter(2, Binding(APP, TABLES))
     assert entered == WANT[name].changed(epoch=2)
     assert json.loads(store.get(LEDGER).data)["version"] == 2
     after = ours.plan(2, entered.plan, Plan(after=20, first=21, last=22), next_sequence=23, last_location="x")
@@ -121,7 +122,7 @@ def test_should_go_on_with_it_and_upgrade_it_by_the_first_write(store: Store, na
 
 def test_should_give_birth_to_one_that_was_left_unborn(store: Store) -> None:
     store.put(LEDGER, golden("v1_unborn"))
-    assert plans(store).bind(None, TABLES) == BOUND.changed(born=True)
+    assert plans(store).bind(Binding(None, TABLES)) == BOUND.changed(born=True)
     assert json.loads(store.get(LEDGER).data)["version"] == 2
 
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from buffer.errors import CorruptLedger, Fenced, LedgerLost, QueueBound
+from buffer.ledger import binding as bindings
 from buffer.ledger import plan as decide
-from buffer.ledger.plan import Binding, Blocked, Ledger, Plan, QueueSeen
+from buffer.ledger.binding import Binding
+from buffer.ledger.plan import Blocked, Ledger, Plan, QueueSeen
 
 PLACE = "q.ledger"
 OURS = Binding("mine", ("events",))
@@ -25,40 +27,40 @@ SEEN = QueueSeen(next_sequence=30, last_location="x")
 class TestBind:
     @pytest.mark.parametrize("binding", [OURS, ANY])
     def test_should_be_bound_once_it_is_born(self, binding: Binding) -> None:
-        assert not decide.is_bound(None, binding, location=PLACE)
-        assert not decide.is_bound(Ledger(queue_id="Q"), binding, location=PLACE)
-        assert not decide.is_bound(UNBORN, binding, location=PLACE)
-        assert decide.is_bound(BORN, binding, location=PLACE)
+        assert not bindings.is_bound(None, binding, location=PLACE)
+        assert not bindings.is_bound(Ledger(queue_id="Q"), binding, location=PLACE)
+        assert not bindings.is_bound(UNBORN, binding, location=PLACE)
+        assert bindings.is_bound(BORN, binding, location=PLACE)
 
     @pytest.mark.parametrize("ledger", [UNBORN, BORN])
     @pytest.mark.parametrize("binding", [Binding("other", ("events",)), Binding(None, ("others",))])
     def test_should_refuse_another_binding(self, ledger: Ledger, binding: Binding) -> None:
         with pytest.raises(QueueBound) as caught:
-            decide.is_bound(ledger, binding, location=PLACE)
+            bindings.is_bound(ledger, binding, location=PLACE)
         assert (caught.value.bound_app_id, caught.value.tables) == ("mine", binding.tables)
 
     def test_should_go_from_nothing_to_made_to_born(self) -> None:
-        made = decide.bind(None, ANY, queue_epoch=0, new_queue_id="NEW")
+        made = bindings.bind(None, ANY, queue_epoch=0, new_queue_id="NEW")
         assert made == Ledger(queue_id="NEW", app_id="buffer/NEW", tables=("events",))
-        assert decide.bind(made, ANY, queue_epoch=0, new_queue_id="no") == made.changed(born=True)
+        assert bindings.bind(made, ANY, queue_epoch=0, new_queue_id="no") == made.changed(born=True)
 
     def test_should_take_up_a_file_that_another_section_began(self) -> None:
         begun = Ledger(queue_id="Q", generation=4, sections={"other": {}})
-        assert decide.bind(begun, ANY, queue_epoch=0, new_queue_id="no") == replace(
+        assert bindings.bind(begun, ANY, queue_epoch=0, new_queue_id="no") == replace(
             begun, generation=5, app_id="buffer/Q", tables=("events",)
         )
 
     @pytest.mark.parametrize("ledger", [None, UNBORN, Ledger(queue_id="Q")])
     def test_should_not_bind_a_queue_that_was_consumed(self, ledger: Ledger | None) -> None:
-        assert decide.bind(ledger, OURS, queue_epoch=1, new_queue_id="NEW") is None
+        assert bindings.bind(ledger, OURS, queue_epoch=1, new_queue_id="NEW") is None
 
 
 class TestAdopt:
     @staticmethod
     def adopt(ledger: Ledger | None, committed: int, furthest: int | None = None, **also: bool) -> Ledger:
-        most = committed if furthest is None else furthest
-        return decide.adopt(
-            ledger, OURS, committed=committed, furthest=most, digest="d", new_queue_id="NEW", location=PLACE, **also
+        ahead = [] if furthest is None else [furthest]
+        return bindings.adopt(
+            ledger, OURS, committed=committed, ahead=ahead, digest="d", new_queue_id="NEW", location=PLACE, **also
         )
 
     @pytest.mark.parametrize("committed", [-1, 4, 9])
@@ -67,18 +69,20 @@ class TestAdopt:
 
     @pytest.mark.parametrize("committed", [5, 7, 10])
     def test_should_follow_a_table_inside_or_ahead_of_the_plan(self, committed: int) -> None:
-        assert self.adopt(STANDING, committed).plan == Plan(committed - 1, committed, committed, attempts=0)
+        assert self.adopt(STANDING, committed).plan == Plan(
+            committed - 1, committed, committed, attempts=0, tables=("events",)
+        )
 
     def test_should_complete_what_some_tables_have(self) -> None:
         plan = self.adopt(None, 9, 20).plan
-        assert plan == Plan(after=9, first=10, last=20, attempts=0, digest="d", quarantined={})
+        assert plan == Plan(after=9, first=10, last=20, attempts=0, digest="d", quarantined={}, tables=("events",))
 
     def test_should_not_complete_what_may_have_been_split(self) -> None:
         with pytest.raises(LedgerLost, match=r"10\.\.20 are in some tables and not in all") as caught:
             self.adopt(None, 9, 20, may_complete=False)
         assert (caught.value.first, caught.value.last, caught.value.location) == (10, 20, PLACE)
         assert self.adopt(STANDING, 4, 9, may_complete=False) is STANDING, "it knows"
-        assert self.adopt(None, 20, may_complete=False).plan == Plan(19, 20, 20, attempts=0), "all tables have it"
+        assert self.adopt(None, 20, may_complete=False).plan == Plan(19, 20, 20, attempts=0, tables=("events",))
 
     def test_should_make_what_is_missing(self) -> None:
         made = self.adopt(None, -1)
@@ -96,19 +100,19 @@ class TestAdopt:
         data = STANDING.changed(sections={"other": {"a": 1}}).to_bytes().replace(b'"born": true', b'"born": 1')
         with pytest.raises(CorruptLedger) as caught:
             Ledger.from_bytes(data)
-        assert decide.salvaged(data, caught.value) == Ledger("Q", 8, 3, {"other": {"a": 1}})
-        assert decide.salvaged(b"{", caught.value) is None
+        assert bindings.salvaged(data, caught.value) == Ledger("Q", 8, 3, {"other": {"a": 1}})
+        assert bindings.salvaged(b"{", caught.value) is None
 
     def test_should_salvage_nothing_from_a_newer_release(self) -> None:
         error = CorruptLedger("newer", version=3)
         with pytest.raises(CorruptLedger, match="newer"):
-            decide.salvaged(STANDING.to_bytes(), error)
+            bindings.salvaged(STANDING.to_bytes(), error)
 
 
 class TestEnter:
     @staticmethod
     def enter(ledger: Ledger | None, epoch: int, *, sent: bool = False, binding: Binding = OURS) -> Ledger:
-        return decide.enter(ledger, binding, epoch=epoch, sent=sent, location=PLACE)
+        return bindings.enter(ledger, binding, epoch=epoch, sent=sent, location=PLACE)
 
     def test_should_write_the_epoch_and_nothing_else(self) -> None:
         assert self.enter(STANDING, 4) == replace(STANDING, epoch=4, generation=8)
@@ -180,8 +184,46 @@ class TestBlock:
         assert decide.unblocked(ledger, skip=True) is ledger
 
     def test_should_replan_what_was_decided(self) -> None:
-        split = replace(STANDING, plan=replace(NEXT, attempts=3, quarantined={}))
+        split = replace(STANDING, plan=replace(NEXT, attempts=3, quarantined={}), blocked=BLOCKED)
         free = decide.replanned(split)
-        assert free == replace(STANDING, generation=8, plan=replace(NEXT, attempts=0))
+        assert free == replace(STANDING, generation=8, plan=replace(NEXT, attempts=0, tables=()), blocked=None)
         assert decide.replanned(free) is free
         assert decide.replanned(None) is None
+
+    @pytest.mark.parametrize("tables", [None, ("events",)])
+    def test_should_replan_what_goes_to_the_main_table_alone(self, tables: tuple[str, ...] | None) -> None:
+        """So that tables which joined since take part."""
+        free = decide.replanned(replace(STANDING, plan=replace(NEXT, tables=tables)))
+        assert free is not None
+        assert free.plan == replace(NEXT, attempts=0, tables=())
+
+    def test_should_not_replan_what_any_loader_may_take_on(self) -> None:
+        ledger = replace(STANDING, plan=replace(NEXT, tables=("events", "dead_letters")))
+        assert decide.replanned(ledger) is ledger
+
+
+class TestTables:
+    OLDER = replace(STANDING, tables=("events", "dead_letters"))
+
+    def test_should_wait_for_all_tables_of_an_older_plan(self) -> None:
+        assert decide.waits_for(self.OLDER) == ("events", "dead_letters")
+        assert decide.waits_for(replace(self.OLDER, plan=replace(NEXT, tables=("events", "dead_letters")))) == ()
+        assert decide.waits_for(STANDING) == ()
+        assert decide.waits_for(replace(self.OLDER, plan=None)) == ()
+
+    @pytest.mark.parametrize(
+        ("tables", "alone"), [(None, False), ((), False), (("events",), True), (("events", "dead_letters"), False)]
+    )
+    def test_should_know_what_goes_to_the_main_table_alone(self, tables: tuple[str, ...] | None, alone: bool) -> None:
+        assert decide.is_for_main_alone(replace(self.OLDER, plan=replace(NEXT, tables=tables))) is alone
+        assert decide.is_for_main_alone(STANDING), "an older plan of one table"
+
+    def test_should_name_the_tables_with_the_plan_that_goes_to_them(self) -> None:
+        names = {"tables": ("events", "bad"), "places": ("file:/events", "file:/bad")}
+        plan = replace(NEXT, tables=names["places"])
+        seen = QueueSeen(20, "ingest/x")
+        planned = decide.planned(STANDING, plan, seen=seen, over=[STANDING.plan], location=PLACE, names=names)
+        assert (planned.tables, planned.places) == (names["tables"], names["places"])
+        assert Ledger.from_bytes(planned.to_bytes()) == planned
+        again = decide.revised(planned, plan.tried_again(), over=[plan], location=PLACE)
+        assert (again.tables, again.places) == (names["tables"], names["places"])

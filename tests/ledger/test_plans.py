@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from buffer.errors import ContentionError, Fenced, LedgerLost, QueueBound, StoreUnusable
+from buffer.ledger.binding import Binding
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.names import ledger_path
 from buffer.store import Lost, Store
@@ -55,7 +56,7 @@ def journal(store: Store) -> Plans:
 
 def entered(store: Store, epoch: int = 4) -> Plans:
     ours = journal(store)
-    ours.enter(epoch, "mine", TABLES)
+    ours.enter(epoch, Binding("mine", TABLES))
     return ours
 
 
@@ -65,12 +66,12 @@ def plan_next(ours: Plans, plan: Plan = NEXT, epoch: int = 4) -> Plan:
 
 class TestEnter:
     def test_should_write_its_epoch_and_keep_everything_else(self, inner: Store) -> None:
-        assert journal(inner).enter(4, "mine", TABLES) == BOUND.changed(epoch=4) == ledger_in(inner)
+        assert journal(inner).enter(4, Binding("mine", TABLES)) == BOUND.changed(epoch=4) == ledger_in(inner)
 
     @pytest.mark.parametrize("epoch", [3, 2])
     def test_should_be_fenced_by_an_equal_or_newer_epoch(self, inner: Store, epoch: int) -> None:
         with pytest.raises(Fenced, match=f"holds epoch {epoch}, the ledger is at 3") as caught:
-            journal(inner).enter(epoch, "mine", TABLES)
+            journal(inner).enter(epoch, Binding("mine", TABLES))
         assert (caught.value.epoch, caught.value.current_epoch) == (epoch, 3)
         assert ledger_in(inner) == BOUND
 
@@ -79,21 +80,21 @@ class TestEnter:
         self, inner: Store, app_id: str, tables: tuple[str, ...]
     ) -> None:
         with pytest.raises(QueueBound):
-            journal(inner).enter(4, app_id, tables)
+            journal(inner).enter(4, Binding(app_id, tables))
         assert ledger_in(inner) == BOUND
 
     def test_should_refuse_a_ledger_that_is_gone_or_made_anew(self, inner: Store) -> None:
         put(inner, replace(BOUND, born=False))
         with pytest.raises(LedgerLost, match="it was made anew"):
-            journal(inner).enter(4, "mine", TABLES)
+            journal(inner).enter(4, Binding("mine", TABLES))
         inner.delete_many([LEDGER])
         with pytest.raises(LedgerLost, match="it is gone"):
-            journal(inner).enter(4, "mine", TABLES)
+            journal(inner).enter(4, Binding("mine", TABLES))
 
     @any_fault
     def test_should_enter_once(self, inner: Store, fault: Fault) -> None:
         store = FaultyStore(inner, [fault])
-        assert journal(store).enter(4, "mine", TABLES) == BOUND.changed(epoch=4)
+        assert journal(store).enter(4, Binding("mine", TABLES)) == BOUND.changed(epoch=4)
         store.land()
         assert (ledger_in(inner), store.unused) == (BOUND.changed(epoch=4), [])
 
@@ -102,7 +103,7 @@ class TestEnter:
         store = FaultyStore(inner, [fault])
         successor = Written(store, then=lambda: ledger_in(inner).epoch < 5 and entered(inner, 5))
         with pytest.raises(Fenced):
-            journal(successor).enter(4, "mine", TABLES)
+            journal(successor).enter(4, Binding("mine", TABLES))
         store.land()
         assert ledger_in(inner).epoch == 5
 
@@ -111,14 +112,14 @@ class TestEnter:
         before = journal(inner)
         store = Written(inner)
         store.interfere = lambda: len(store.writes) == 1 and plan_next(before, epoch=3)
-        assert journal(store).enter(4, "mine", TABLES).plan == NEXT
+        assert journal(store).enter(4, Binding("mine", TABLES)).plan == NEXT
 
     def test_should_not_take_an_epoch_for_its_own_that_it_never_sent(self, inner: Store) -> None:
         store = Written(inner)
         store.interfere = lambda: len(store.writes) == 1 and put(inner, BOUND.changed(next_sequence=11))
         entered(store)
         with pytest.raises(Fenced):
-            journal(inner).enter(4, "mine", TABLES)
+            journal(inner).enter(4, Binding("mine", TABLES))
 
 
 class TestPlan:
@@ -191,7 +192,7 @@ class TestPlan:
         with pytest.raises(ContentionError):
             plan_next(zombie)
         store.land()
-        assert journal(inner).enter(5, "mine", TABLES).plan == NEXT
+        assert journal(inner).enter(5, Binding("mine", TABLES)).plan == NEXT
 
     @pytest.mark.parametrize("landing", ["at once", "before the next call", "during the next call", "never"])
     def test_should_plan_another_range_over_one_that_nobody_acted_on(self, inner: Store, landing: str) -> None:
@@ -239,7 +240,7 @@ class TestPlan:
         with pytest.raises(ContentionError):
             plan_next(ours)
         store.heal()
-        ours.enter(5, "mine", TABLES)
+        ours.enter(5, Binding("mine", TABLES))
         put(inner, ledger_in(inner).changed(plan=NEXT))  # not by us: we have entered anew since
         with pytest.raises(LedgerLost):
             plan_next(ours, LONGER, epoch=5)
@@ -253,7 +254,7 @@ class TestPlan:
 
     def test_should_stop_when_the_queue_was_adopted_by_another(self, inner: Store) -> None:
         ours = entered(inner)
-        journal(inner).adopt("other", TABLES, committed=7)
+        journal(inner).adopt(Binding("other", TABLES), committed=7)
         with pytest.raises(LedgerLost):
             plan_next(ours)
         assert ledger_in(inner).app_id == "other"
@@ -290,12 +291,12 @@ class TestFromMemory:
         plan_next(ours)
         ours.block(4, BLOCKED)
         before = len(store.history)
-        ours.enter(5, "mine", TABLES)
+        ours.enter(5, Binding("mine", TABLES))
         assert self.ops(store, before) == ["get_if_changed", "put_if_match"]
         before = len(store.history)
         ours.unblock(skip=True)
         ours.replan()
-        ours.adopt("other", TABLES, committed=7)
+        ours.adopt(Binding("other", TABLES), committed=7)
         assert self.ops(store, before) == ["get_if_changed", "put_if_match"] * 3
 
     def test_should_not_be_fenced_by_an_epoch_that_it_remembers(self, inner: Store) -> None:
@@ -391,7 +392,7 @@ class TestBlock:
         self.blocked(inner)
         journal(inner).unblock(skip=True)
         successor = journal(inner)
-        plan = successor.enter(5, "mine", TABLES).plan
+        plan = successor.enter(5, Binding("mine", TABLES)).plan
         assert plan is not None
         assert successor.revise(5, plan, plan.tried_again()).attempts == 1
         assert ledger_in(inner).plan == replace(plan, attempts=1)
@@ -413,10 +414,10 @@ class TestReplan:
         store.add(fault)
         assert journal(store).replan() == self.SPLIT
         store.land()
-        assert ledger_in(inner).plan == replace(NEXT, attempts=0)
+        assert ledger_in(inner).plan == replace(NEXT, attempts=0, tables=())
 
     def test_should_leave_a_range_alone_about_which_nothing_was_decided(self, inner: Store) -> None:
-        put(inner, BOUND.changed(plan=NEXT))
+        put(inner, BOUND.changed(plan=replace(NEXT, tables=("events", "dead_letters"))))
         before = ledger_in(inner)
         assert journal(inner).replan() is None
         assert ledger_in(inner) == before

@@ -15,6 +15,7 @@ from buffer.errors import CorruptLedger, Fenced, LedgerLost
 from buffer.gc.collector import Collector
 from buffer.inspect.status import queue_status
 from buffer.journal import Journal
+from buffer.ledger.binding import Binding
 from buffer.ledger.envelope import Envelope, Fields
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.names import ledger_path
@@ -106,7 +107,7 @@ class TestANewSection:
 
     def test_should_let_a_loader_bind_a_file_that_another_section_began(self, store: Store) -> None:
         put(store, Envelope(queue_id="Q"))
-        ledger = Plans(store, PATH, ManualClock()).bind(None, TABLES)
+        ledger = Plans(store, PATH, ManualClock()).bind(Binding(None, TABLES))
         assert (ledger.queue_id, ledger.app_id, ledger.born) == ("Q", "buffer/Q", True)
 
     def test_should_not_let_a_loader_bind_it_once_the_queue_was_claimed(self, store: Store) -> None:
@@ -114,7 +115,7 @@ class TestANewSection:
         put(store, Envelope(queue_id="Q"))
         consumer(store).claim()
         with pytest.raises(LedgerLost, match="consumed before"):
-            Plans(store, PATH, ManualClock()).bind(None, TABLES)
+            Plans(store, PATH, ManualClock()).bind(Binding(None, TABLES))
 
     def test_should_write_again_without_a_read_while_nobody_else_does(self, store: Store) -> None:
         put(store, OURS)
@@ -131,11 +132,11 @@ class TestAStrangersSection:
     @pytest.mark.parametrize(
         "call",
         [
-            lambda plans: plans.bind("mine", TABLES),
-            lambda plans: plans.bind("other", TABLES),
-            lambda plans: plans.adopt("mine", TABLES, committed=3),
-            lambda plans: plans.adopt("other", TABLES, committed=9),
-            lambda plans: plans.enter(4, "mine", TABLES),
+            lambda plans: plans.bind(Binding("mine", TABLES)),
+            lambda plans: plans.bind(Binding("other", TABLES)),
+            lambda plans: plans.adopt(Binding("mine", TABLES), committed=3),
+            lambda plans: plans.adopt(Binding("other", TABLES), committed=9),
+            lambda plans: plans.enter(4, Binding("mine", TABLES)),
             lambda plans: plans.plan(3, PLAN, PLAN.tried_again(), next_sequence=9, last_location="x"),
             lambda plans: plans.revise(3, PLAN, PLAN.tried_again()),
             lambda plans: plans.block(3, Blocked(0, 3, "bad")),
@@ -155,7 +156,7 @@ class TestAStrangersSection:
     def test_should_stop_a_loader_that_runs_already(self, store: Store) -> None:
         put(store, OURS)
         plans = Plans(store, PATH, ManualClock())
-        plans.enter(4, "mine", TABLES)
+        plans.enter(4, Binding("mine", TABLES))
         put(store, Ledger.from_bytes(store.get(LEDGER).data).changed(sections={"quotas": STRANGE}))
         with pytest.raises(CorruptLedger, match="Upgrade"):
             plans.revise(4, PLAN, PLAN.tried_again())
@@ -182,15 +183,15 @@ class TestAStrangersSection:
         document = {**json.loads(with_stranger().to_bytes()), "plan": {"born": 1}}
         store.put(LEDGER, json.dumps(document).encode())
         with pytest.raises(CorruptLedger, match="Upgrade"):
-            Plans(store, PATH, ManualClock()).adopt("mine", TABLES, committed=3)
+            Plans(store, PATH, ManualClock()).adopt(Binding("mine", TABLES), committed=3)
         assert document_in(store) == document
 
     def test_should_leave_the_envelope_of_a_damaged_plan_that_is_adopted(self, store: Store) -> None:
         document = {**json.loads(OURS.to_bytes()), "plan": {"born": 1}}
         store.put(LEDGER, json.dumps(document).encode())
-        ledger = Plans(store, PATH, ManualClock()).adopt("mine", TABLES, committed=3)
+        ledger = Plans(store, PATH, ManualClock()).adopt(Binding("mine", TABLES), committed=3)
         assert (ledger.queue_id, ledger.epoch, ledger.generation) == ("Q", 3, 1)
-        assert ledger.plan == Plan(after=2, first=3, last=3, attempts=0)
+        assert ledger.plan == Plan(after=2, first=3, last=3, attempts=0, tables=TABLES)
 
 
 values = st.recursive(

@@ -12,6 +12,7 @@ from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import StorageError
+from buffer.ledger.binding import Binding
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.names import ledger_path
 from buffer.store.base import Store
@@ -30,9 +31,9 @@ def loaded(store: Store, *, planned: int = 3, acked: int | None = 2) -> Plans:
     """A queue of three batches that a loader has planned and acked, as far as it is told."""
     fill(store, 3)
     plans = Plans(store, MANIFEST, SystemClock())
-    plans.bind("app", ["t"])
+    plans.bind(Binding("app", ("t",)))
     consumer = Consumer.new(ConsumerConfig(store=store, manifest_path=MANIFEST, gc_enabled=False))
-    plans.enter(consumer.epoch, "app", ["t"])
+    plans.enter(consumer.epoch, Binding("app", ("t",)))
     if planned:
         plan = Plan(after=-1, first=0, last=planned - 1, digest="d", table_ids={"t": None})
         plans.plan(consumer.epoch, None, plan, next_sequence=3, last_location="x")

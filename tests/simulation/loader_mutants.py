@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 from buffer.fenced import FencedObject
+from buffer.ledger import binding as bindings
 from buffer.ledger import plan as decisions
 from buffer.ledger.plan import Ledger, Plan
 from buffer_delta.delta.state import Commit, TableState
@@ -146,7 +147,7 @@ def ledger_is_taken_back() -> Iterator[None]:
     def enter(ledger: Ledger, _binding: Any, *, epoch: int, **_: Any) -> Ledger:
         return ledger if ledger.epoch == epoch else ledger.changed(epoch=epoch)
 
-    with patch.object(decisions, "enter", enter):
+    with patch.object(bindings, "enter", enter):
         yield
 
 
@@ -314,19 +315,6 @@ def committed_is_cached() -> Iterator[None]:
 
 
 @mutant("loader", sees=LOST)
-def one_table_speaks_for_all() -> Iterator[None]:
-    """The position is the largest of the tables', not the least."""
-    real = checks.positions
-
-    def most(tables: Mapping[str, TableState]) -> list[int]:
-        positions = real(tables)
-        return [max(positions)] * len(positions)
-
-    with patch.object(checks, "positions", most):
-        yield
-
-
-@mutant("loader", sees=LOST)
 def lost_commit_is_trusted() -> Iterator[None]:
     """An append without an answer counts as done; the table is not asked."""
     real = LoadProtocol._commit
@@ -346,11 +334,9 @@ def no_second_look_at_the_tables() -> Iterator[None]:
     """After entering, the loader does not ask the tables again whether its predecessor got further."""
     real = LoadProtocol._look_at_all
 
-    def look_once(self: Any, app_id: str) -> dict[str, TableState]:
-        if self.consumer is not None:
-            return real(self, app_id)
+    def look_once(self: Any, ledger: Ledger) -> dict[str, TableState]:
         if not hasattr(self, "looked"):
-            self.looked = real(self, app_id)
+            self.looked = real(self, ledger)
         return self.looked
 
     with patch.object(LoadProtocol, "_look_at_all", look_once):

@@ -233,7 +233,7 @@ def test_should_let_a_schema_be_rolled_back_that_does_not_fit_the_table(place: P
 
 
 def test_should_not_set_a_range_free_that_a_table_holds(place: Place, spark: SparkSession) -> None:
-    fill(place.queue, *numbered(2))
+    fill(place.queue, *numbered(2), [b"no JSON"])
     settings = LoaderConfig(
         store=str(place.queue),
         table=str(place.table),
@@ -243,14 +243,14 @@ def test_should_not_set_a_range_free_that_a_table_holds(place: Place, spark: Spa
     )
 
     def die(step: str) -> None:
-        if step == f"committed {place.table}":
+        if step == f"committed {place.dead}":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Loader(spark, settings, reached=die).run(available_now=True)
     before = (place.queue / "ingest/manifest.ledger").read_bytes()
     ran = place.run("unblock", "--store", place.queue, "--replan")
-    assert (ran.code, "holds the range 0..1 already" in ran.err) == (2, True)
+    assert (ran.code, "holds the range 0..2 already" in ran.err) == (2, True)
     assert (place.queue / "ingest/manifest.ledger").read_bytes() == before
     assert place.load_json("--dead-letters", place.dead).code == 0
     assert_exactly_once(spark, place.table, 20)

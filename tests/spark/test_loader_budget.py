@@ -29,6 +29,9 @@ KEPT = 1
 LOOKS = 2
 """At each table's log: one before the commit, one after."""
 
+CREATED = 2
+"""Two more looks, at the place before the table is made and at the table as it was made."""
+
 Costs = Counter[str]
 
 
@@ -119,7 +122,7 @@ def test_should_stay_within_the_budget_of_a_range(
     assert_exactly_once(spark, tmp_path / "table", 50)
 
 
-def test_should_look_twice_at_each_of_several_tables(
+def test_should_look_at_none_but_the_main_table_where_the_others_get_nothing(
     spark: SparkSession, tmp_path: Path, store: Counting, looks: Counter[str], loader: Callable[..., Loader]
 ) -> None:
     """The format finds its columns by itself, which needs the table's: from the same look."""
@@ -128,8 +131,14 @@ def test_should_look_twice_at_each_of_several_tables(
         looks.clear()
         assert running.run_once() is not None
         costs = store.costs()
-        assert looks == {"table": LOOKS, "dead": LOOKS}
+        assert looks == {"table": LOOKS}
         assert (costs["manifest write"], costs["list"]) == (1, 1)
         assert costs["ledger write"] == 2, "the plan, and where its records go"
         assert costs["manifest read"] <= POLLS
+        assert not (tmp_path / "dead").exists(), "no file, no commit, no table"
+
+        produce(tmp_path / "queue", [[b"no JSON"]])
+        looks.clear()
+        assert running.run_once() is not None
+        assert looks == {"table": LOOKS, "dead": LOOKS + CREATED}
     assert_exactly_once(spark, tmp_path / "table", 40)

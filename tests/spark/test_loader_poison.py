@@ -115,11 +115,11 @@ def test_should_block_and_name_what_a_table_forbids_where_there_are_no_dead_lett
 def test_should_refuse_to_finish_a_range_under_other_rules(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    """The record is a dead letter by the rules under which the main table got its part; now it would be nowhere."""
+    """The record is a dead letter by the rules under which the range was begun; now it would be in both tables."""
     produce(tmp_path / "queue", [outlaws()])
 
     def die(step: str) -> None:
-        if step == f"committed {tmp_path / 'table'}":
+        if step == f"committed {tmp_path / 'dead'}":
             raise RuntimeError("killed")
 
     with pytest.raises(RuntimeError, match="killed"):

@@ -93,11 +93,26 @@ def test_should_refuse_another_app_id(queue: Path, load: Load) -> None:
     refused(queue, load, QueueBound, "one.*two", app_id="two")
 
 
-def test_should_refuse_other_tables(queue: Path, tmp_path: Path, load: Load) -> None:
+def test_should_refuse_another_main_table_and_let_the_others_change(
+    spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
+) -> None:
+    """Tables join and leave between ranges; the main one is known by where it is, and by its id where it was moved."""
+    settings: dict[str, Any] = {"format": {"type": "json", "schema": "id BIGINT"}}
     produce(queue, numbered(1))
-    load()
-    refused(queue, load, QueueBound, "elsewhere", table=str(tmp_path / "elsewhere"))
-    refused(queue, load, QueueBound, "dead", dead_letters=str(tmp_path / "dead"))
+    load(**settings)
+    refused(queue, load, QueueBound, "elsewhere", table=str(tmp_path / "elsewhere"), **settings)
+    produce(queue, [[b"no JSON"], *numbered(1, start=10)])
+    load(**settings, dead_letters=str(tmp_path / "dead"))
+    assert spark.read.format("delta").load(str(tmp_path / "dead")).count() == 1
+    produce(queue, numbered(1, start=20))
+    refused(queue, load, QueueBound, "another", table="./another", **settings)
+    link, moved = tmp_path / "link", tmp_path / "moved"
+    link.symlink_to(table)
+    load(**settings, table=f"file:{link}/")
+    produce(queue, numbered(1, start=30))
+    table.rename(moved)
+    load(**settings, table=str(moved), dead_letters=str(tmp_path / "dead"))
+    assert_exactly_once(spark, moved, 40)
 
 
 @pytest.mark.parametrize("spelling", ["{}/", "delta.`{}`", "file:{}"])
@@ -129,6 +144,20 @@ def test_should_refuse_a_catalog_table_beside_its_own_name(spark: SparkSession, 
         refused(queue, load, InvalidConfig, "the same table", table="two_names", dead_letters=location)
     finally:
         spark.sql("DROP TABLE two_names")
+
+
+def test_should_refuse_a_catalog_that_ends_with_the_session(
+    spark: SparkSession, queue: Path, tmp_path: Path, load: Load
+) -> None:
+    """The second start would find no table, and a queue without its batches."""
+    produce(queue, numbered(1))
+    refused(queue, load, InvalidConfig, "in-memory catalog.*catalogImplementation=hive", table="short_lived")
+    location = tmp_path / "outside"
+    spark.sql(f"CREATE TABLE lasting (value STRING) USING delta LOCATION '{location}'")  # its files stay
+    try:
+        refused(queue, load, InvalidConfig, "in-memory catalog", table="lasting", dead_letters="short_lived")
+    finally:
+        spark.sql("DROP TABLE lasting")
 
 
 def test_should_refuse_a_manifest_put_back_from_a_backup(queue: Path, tmp_path: Path, load: Load) -> None:

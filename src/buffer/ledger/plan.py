@@ -1,12 +1,16 @@
 """The section `plan`: what a loader has promised to do with a queue, written before it does it. Pure.
 
-    app_id, tables   what the queue feeds: one queue feeds one app
+    app_id           what the queue feeds: one queue feeds one app
+    tables, places   where it goes as of the last plan, the main table first: as it was spelled, and where that really
+                     is. The main table is bound; the others join and leave with any new plan. `places` is absent from
+                     older releases
     born             false until the loader that made it has seen that no consumer was here before it
     next_sequence    the queue's, when last seen by a plan
     last_location    of the batch at the end of the range
     range            what a loader is committing, or committed last (`Plan`). It is never shrunk, grown or split by a
                      later loader: that one replays exactly this range, so whichever commit comes second is skipped.
-                     `entries` and `rules` are absent until there is something to say, also from older releases
+                     `entries` and `rules` are absent until there is something to say, also from older releases.
+                     It names its tables, and is finished with those; see `waits_for` where it names none
     blocked          why an operator must look, under `dlq_strategy = block`
 
 Every decision is a function from the ledger that stands to the one that shall stand; the very same object means that
@@ -22,7 +26,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from buffer.errors import CorruptLedger, Fenced, LedgerLost, QueueBound
+from buffer.errors import LedgerLost, QueueBound
 from buffer.ledger.entries import Entries, spans
 from buffer.ledger.envelope import Envelope, Fields, WrongField, keyed_by_sequence, reasons, typed
 from buffer.ledger.reasons import plain
@@ -50,6 +54,9 @@ class Plan:
     """Single entries that go there, decided together with the batches."""
     rules: str | None = None
     """Names the tables' own rules (constraints, partitioning) under which that was decided; None: not known."""
+    tables: tuple[str, ...] | None = None
+    """The places of the tables that it goes to, the main one first. Empty: whoever runs it next may choose. None: an
+    older release wrote it, and it goes to all tables that the ledger names."""
 
     def tried_again(self) -> Plan:
         return dataclasses.replace(self, attempts=self.attempts + 1)
@@ -59,8 +66,8 @@ class Plan:
         return dataclasses.replace(self, attempts=0)
 
     def undecided(self) -> Plan:
-        """With nothing decided about its batches, and no attempts counted."""
-        return dataclasses.replace(self, quarantined=None, entries={}, rules=None, attempts=0)
+        """With nothing decided about its batches and tables, and no attempts counted."""
+        return dataclasses.replace(self, quarantined=None, entries={}, rules=None, tables=(), attempts=0)
 
     def split(self, quarantined: Mapping[int, str], entries: Entries | None = None, rules: str | None = None) -> Plan:
         return dataclasses.replace(self, quarantined=_plain(quarantined), entries=dict(entries or {}), rules=rules)
@@ -92,6 +99,7 @@ class Ledger(Envelope):
 
     app_id: str | None = None
     tables: tuple[str, ...] = ()
+    places: tuple[str, ...] = ()
     born: bool = False
     next_sequence: int = 0
     """The queue's, when last seen by a plan: a manifest that is behind it was restored from a backup."""
@@ -136,6 +144,7 @@ class Ledger(Envelope):
         document = {
             "app_id": self.app_id,
             "tables": list(self.tables),
+            **({"places": list(self.places)} if self.places else {}),
             "born": self.born,
             "next_sequence": self.next_sequence,
             "last_location": self.last_location,
@@ -149,13 +158,14 @@ class Ledger(Envelope):
     def opened(cls, header: dict[str, Any], document: dict[str, Any] | None) -> Self:
         if document is None:
             return cls(**header)
-        names = ("app_id", "tables", "born", "next_sequence", "last_location", "range", "blocked")
-        fields = Fields("plan.", document, names)
+        names = ("app_id", "tables", "places", "born", "next_sequence", "last_location", "range", "blocked")
+        fields = Fields("plan.", {"places": [], **document}, names)
         planned, blocked = fields.take("range", dict, None), fields.take("blocked", dict, None)
         return cls(
             **header,
             app_id=fields.take("app_id", str, None),
-            tables=tuple(typed(f"plan.tables[{i}]", name, str) for i, name in enumerate(fields.take("tables", list))),
+            tables=_texts("plan.tables", fields.take("tables", list)),
+            places=_texts("plan.places", fields.take("places", list)),
             born=fields.take("born", bool),
             next_sequence=fields.count("next_sequence"),
             last_location=fields.take("last_location", str, None),
@@ -164,13 +174,42 @@ class Ledger(Envelope):
         )
 
 
-_ABSENT: Mapping[str, Any] = {"entries": {}, "rules": None}
+def waits_for(ledger: Ledger) -> tuple[str, ...]:
+    """The tables that must all be at the end of the plan before it is done, by name; empty: the main one tells.
+
+    The release before this one committed the main table first and every other one after it, with or without rows. A
+    range that it left half done has its main table at the end and the others behind: were the main table's position
+    the frontier there, too, the range would be acked and the others' rows be in no table.
+    """
+    is_older = ledger.plan is not None and ledger.plan.tables is None and len(ledger.tables) > 1
+    return ledger.tables if is_older else ()
+
+
+def is_for_main_alone(ledger: Ledger) -> bool:
+    """Whether the plan goes to the main table and no other. Then it has no split: whichever commit comes first stands,
+    and an older loader, which knows of no other table, may make it at any moment."""
+    tables = ledger.plan.tables if ledger.plan is not None else ()
+    return len(ledger.tables if tables is None else tables) == 1
+
+
+def may_be_replanned(ledger: Ledger) -> bool:
+    """Whether something keeps the next loader from taking the plan on as its own."""
+    return ledger.plan is not None and (ledger.plan.quarantined is not None or is_for_main_alone(ledger))
+
+
+_ABSENT: Mapping[str, Any] = {"entries": {}, "rules": None, "tables": None}
 """Fields that are written only where they say something else than this: older releases refuse what they do not know."""
 
 
 def _document(value: Plan | Blocked) -> dict[str, Any]:
     document = dataclasses.asdict(value)
+    if document.get("tables") is not None:
+        document["tables"] = list(document["tables"])
     return {name: said for name, said in document.items() if name not in _ABSENT or said != _ABSENT[name]}
+
+
+def _texts(name: str, found: list[Any]) -> tuple[str, ...]:
+    return tuple(typed(f"{name}[{index}]", text, str) for index, text in enumerate(found))
 
 
 def _plan(document: dict[str, Any]) -> Plan:
@@ -178,6 +217,7 @@ def _plan(document: dict[str, Any]) -> Plan:
     fields = Fields("plan.range.", {**_ABSENT, **document}, names)
     table_ids = fields.take("table_ids", dict)
     quarantined = fields.take("quarantined", dict, None)
+    tables = fields.take("tables", list, None)
     plan = Plan(
         after=fields.take("after", int),
         first=fields.take("first", int),
@@ -188,6 +228,7 @@ def _plan(document: dict[str, Any]) -> Plan:
         quarantined=None if quarantined is None else reasons("plan.range.quarantined", quarantined),
         entries=_entries("plan.range.entries", fields.take("entries", dict)),
         rules=fields.take("rules", str, None),
+        tables=None if tables is None else _texts("plan.range.tables", tables),
     )
     if not -1 <= plan.after < plan.first <= plan.last:
         raise WrongField(f"plan.range {plan.first}..{plan.last} after {plan.after} is not a range")
@@ -218,122 +259,7 @@ def _entries(name: str, document: Mapping[str, Any]) -> Entries:
     return found
 
 
-# Before anything is claimed
-
-
-@dataclass(frozen=True, slots=True)
-class Binding:
-    """What a loader was asked to feed. Without an app_id: whatever the ledger names, or a name made of its id."""
-
-    app_id: str | None
-    tables: tuple[str, ...]
-
-    def fits(self, ledger: Ledger) -> bool:
-        return self.app_id in (None, ledger.app_id) and ledger.tables == self.tables
-
-    def of(self, queue_id: str) -> dict[str, Any]:
-        return {"app_id": self.app_id or f"buffer/{queue_id}", "tables": self.tables}
-
-
-def is_bound(ledger: Ledger | None, binding: Binding, *, location: str) -> bool:
-    """Whether the ledger is born and names this binding. Raises QueueBound if it names another."""
-    if ledger is None:
-        return False
-    ledger.check_sections(SECTIONS_OBEYED, location=location)
-    if ledger.is_unbound:
-        return False
-    if not binding.fits(ledger):
-        raise _bound_elsewhere(ledger, binding)
-    return ledger.born
-
-
-def bind(ledger: Ledger | None, binding: Binding, *, queue_epoch: int, new_queue_id: str) -> Ledger | None:
-    """The next step of a ledger that is not bound yet towards one that is: made, then born.
-
-    None if the queue was consumed before, with nothing to say into what. That is so only if the ledger is still this
-    one afterwards: another loader may have given birth to it and claimed since it was read.
-
-    Two steps, because the ledger and the queue's epoch are two objects: a consumer that claims between the look at
-    the epoch and the making of the ledger is found by the second look.
-    """
-    if queue_epoch > 0:
-        return None
-    if ledger is None:
-        return Ledger(queue_id=new_queue_id, **binding.of(new_queue_id))
-    if ledger.is_unbound:
-        return ledger.changed(**binding.of(ledger.queue_id))
-    return ledger.changed(born=True)
-
-
-def adopt(
-    ledger: Ledger | None,
-    binding: Binding,
-    *,
-    committed: int,
-    furthest: int,
-    digest: str,
-    new_queue_id: str,
-    location: str,
-    may_complete: bool = True,
-) -> Ledger:
-    """The ledger of a queue that is taken over, whatever it says now.
-
-    `committed` is what every table holds, `furthest` what one of them does: where they differ, a range was committed
-    to some tables only. It becomes the plan, to be completed: where a record goes depends on nothing but itself. With
-    dead letters that is not so. What of the range was set aside for them is not known any more, and it would be in no
-    table if it can be loaded now; so without `may_complete` this raises LedgerLost. A ledger that fits already stays,
-    unless a table is ahead of its plan or in the middle of it.
-    """
-    plan = None
-    if furthest > committed:
-        plan = Plan(after=committed, first=committed + 1, last=furthest, digest=digest, attempts=0, quarantined={})
-    elif furthest >= 0:
-        plan = Plan(after=furthest - 1, first=furthest, last=furthest, attempts=0)
-    found = ledger or Ledger(queue_id=new_queue_id)
-    found.check_sections(SECTIONS_OBEYED, location=location)
-    covers = furthest < found.plan.first or furthest == found.plan.last if found.plan else furthest < 0
-    if ledger is not None and ledger.born and binding.fits(ledger) and covers:
-        return ledger
-    if furthest > committed and not may_complete:
-        raise _split_unknown(location, committed + 1, furthest)
-    return found.changed(**binding.of(found.queue_id), born=True, plan=plan, last_location=None, blocked=None)
-
-
-def salvaged(data: bytes, error: CorruptLedger) -> Ledger | None:
-    """What adopting may still use of a ledger that could not be read: the envelope and the sections of others.
-
-    Raises the error if a newer release wrote it, which knows more than we do.
-    """
-    if error.version is not None:
-        raise error
-    try:
-        found = Envelope.from_bytes(data)
-    except CorruptLedger:
-        return None
-    others = {name: document for name, document in found.sections.items() if name != Ledger.SECTION}
-    return Ledger(found.queue_id, found.generation, found.epoch, others)
-
-
 # Under an epoch
-
-
-def enter(ledger: Ledger | None, binding: Binding, *, epoch: int, sent: bool, location: str) -> Ledger:
-    """Put an epoch into the ledger, plan kept. Raises Fenced if a newer loader did first.
-
-    The same epoch is ours only if we have `sent` it: nobody else claimed that number and got an answer.
-    """
-    if ledger is None:
-        raise Ledger.lost(location, "it is gone")
-    if ledger.unusable:
-        raise Ledger.lost(location, ledger.unusable)
-    ledger.check_sections(SECTIONS_OBEYED, location=location)
-    if not binding.fits(ledger):
-        raise _bound_elsewhere(ledger, binding)
-    if ledger.epoch == epoch and sent:
-        return ledger
-    if ledger.epoch >= epoch:
-        raise Fenced.by_newer("loader", "ledger", epoch=epoch, current=ledger.epoch)
-    return ledger.changed(epoch=epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,17 +270,32 @@ class QueueSeen:
     last_location: str
 
 
-def planned(ledger: Ledger, plan: Plan, *, seen: QueueSeen, over: Collection[Plan | None], location: str) -> Ledger:
+def planned(
+    ledger: Ledger,
+    plan: Plan,
+    *,
+    seen: QueueSeen,
+    over: Collection[Plan | None],
+    location: str,
+    names: Mapping[str, Any] | None = None,
+) -> Ledger:
     """Write a new plan over one that is finished. `over` are the plans that may stand there now; see `revised`."""
-    return _replaced(
-        ledger, plan, over, location, next_sequence=seen.next_sequence, last_location=seen.last_location, blocked=None
-    )
+    queue = {"next_sequence": seen.next_sequence, "last_location": seen.last_location}
+    return _replaced(ledger, plan, over, location, **queue, blocked=None, **(names or {}))
 
 
-def revised(ledger: Ledger, plan: Plan, *, over: Collection[Plan | None], location: str) -> Ledger:
+def revised(
+    ledger: Ledger,
+    plan: Plan,
+    *,
+    over: Collection[Plan | None],
+    location: str,
+    names: Mapping[str, Any] | None = None,
+) -> Ledger:
     """Count an attempt, or decide the split, of a plan. `over` are the plans that may stand there now: the one we
-    acted on, and those that we sent without an answer and did not act on. Any other is a stranger's."""
-    return _replaced(ledger, plan, over, location)
+    acted on, and those that we sent without an answer and did not act on. Any other is a stranger's. `names` are what
+    the ledger calls the plan's tables, where they are others than before: they join and leave with it."""
+    return _replaced(ledger, plan, over, location, **(names or {}))
 
 
 def _replaced(ledger: Ledger, plan: Plan, over: Collection[Plan | None], location: str, **also: Any) -> Ledger:
@@ -386,47 +327,8 @@ def unblocked(ledger: Ledger | None, *, skip: bool) -> Ledger | None:
 
 
 def replanned(ledger: Ledger | None) -> Ledger | None:
-    """With nothing decided about the planned range, so that the next start may load it in another way."""
-    if ledger is None or ledger.plan is None or ledger.plan.quarantined is None:
+    """With nothing decided about the planned range, so that the next start may load it in another way, also into other
+    tables. Several tables with nothing decided yet are free as they are."""
+    if ledger is None or ledger.plan is None or not may_be_replanned(ledger):
         return ledger
-    return ledger.changed(plan=ledger.plan.undecided())
-
-
-# Refusing
-
-
-def _bound_elsewhere(ledger: Ledger, binding: Binding) -> QueueBound:
-    return QueueBound(
-        f"this queue feeds the app {ledger.app_id!r} into {list(ledger.tables)}; it was asked to feed "
-        f"{binding.app_id or 'the same app'!r} into {list(binding.tables)}. One queue feeds one app: another one's "
-        "acks would drop what this one never loaded. Use those settings, another queue, or adopt=True with an "
-        "explicit app_id to take this queue over",
-        app_id=binding.app_id,
-        tables=binding.tables,
-        bound_app_id=ledger.app_id,
-        bound_tables=ledger.tables,
-    )
-
-
-def _split_unknown(location: str, first: int, last: int) -> LedgerLost:
-    return LedgerLost(
-        f"the batches {first}..{last} are in some tables and not in all, and only the ledger {location!r} as it was "
-        "then says which of their entries were set aside for the dead letters: adopting the queue could lose those. "
-        "Put that ledger back and start without adopt. If there is none, compare the tables on that range, then pass "
-        "on_gap='skip' together with adopt=True once: what is not set aside again goes to the tables that lack the "
-        "range, and to no other",
-        location=location,
-        first=first,
-        last=last,
-    )
-
-
-def used_before(location: str) -> LedgerLost:
-    return LedgerLost(
-        f"the queue was consumed before, and there is no ledger {location!r} that says into what: either it was "
-        "deleted, and a half-done commit could be repeated, or a consumer without tables reads this queue, and what "
-        "it acked is gone. Put the ledger back, or use a queue of its own for each consumer and loader; or, if no "
-        "other one runs, pass adopt=True with the app_id that the table was loaded with (DESCRIBE HISTORY shows it in "
-        "userMetadata), or with a new one for a new table",
-        location=location,
-    )
+    return ledger.changed(plan=ledger.plan.undecided(), blocked=None)

@@ -195,7 +195,7 @@ def check_table(spark: SparkSession, name: str, queue: QueueStatus | None) -> st
         if database and not spark.catalog.databaseExists(database):
             raise QueueBound(f"there is no database {database!r} for a new table")
         return "there is none yet: the loader creates it"
-    place = target.place()
+    place = target.location()
     _write_and_delete(spark, place)
     if seen.version is None:
         return f"there is none yet, and {place} can be written: the loader creates it"

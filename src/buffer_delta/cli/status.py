@@ -17,6 +17,7 @@ from buffer.config import QueueConfig
 from buffer.inspect.human import plural
 from buffer.inspect.status import QueueStatus, queue_status, read_manifest
 from buffer.ledger.entries import count
+from buffer.ledger.plan import Ledger, may_be_replanned, waits_for
 from buffer_delta.cli.spark import running_spark, spark_options
 from buffer_delta.delta.state import NOTHING
 from buffer_delta.errors import RouteChanged
@@ -58,7 +59,7 @@ def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options
     if found.ledger and found.ledger.app_id:
         places = Places(found.ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
-            tables = [_table_status(spark, name, found) for name in found.ledger.tables]
+            tables = _table_statuses(spark, found)
             left = {name: _orphans(spark, name) for name in found.ledger.tables} if with_orphans else {}
     seen = one_look(store, config, found, tuple(tables), limits=Limits(max_lag_s=max_lag_s))
     if as_json:
@@ -69,12 +70,12 @@ def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options
     if tables:
         echo()
         print_table(
-            ["table", "loaded through", "batches behind", ""],
+            ["table", "last loaded from", "batches behind", ""],
             [
                 (t.table, "nothing" if t.committed is None else t.committed, t.lag_batches, t.problem or "")
                 for t in tables
             ],
-            right=["loaded through", "batches behind"],
+            right=["last loaded from", "batches behind"],
         )
     if with_orphans:
         _print_orphans(left)
@@ -96,24 +97,28 @@ def _orphans(spark: SparkSession, name: str) -> list[Orphan]:
     return DeltaTarget(spark, name).orphans()
 
 
-def _table_status(spark: SparkSession, name: str, queue: QueueStatus) -> TableStatus:
+def _table_statuses(spark: SparkSession, queue: QueueStatus) -> list[TableStatus]:
+    """The main table first. It tells how far the queue is loaded; the others are behind where they got nothing."""
     from buffer_delta.delta.table import DeltaTarget
 
-    assert queue.ledger is not None, "the caller looked"
-    target = DeltaTarget(spark, name)
-    app_id = queue.ledger.app_id or ""
-    seen = target.look(app_id)
-    planned_id = queue.plan.table_ids.get(name) if queue.plan else None
-    problem = None
-    if planned_id is not None and seen.table_id != planned_id:
-        problem = "dropped since the last commit" if seen.table_id is None else "dropped and made again since"
-    elif seen.rewrite:
-        problem = f"{seen.rewrite.operation} at version {seen.rewrite.version} took rows back"
-    elif seen.position < queue.first_sequence - 1:
-        problem = f"a gap: the queue goes on at {queue.first_sequence}"
-    behind = max(0, queue.next_sequence - 1 - seen.position)
-    committed = None if seen.position == NOTHING else seen.position
-    return TableStatus(name, seen.version is not None, committed, behind, problem, seen.version)
+    ledger = queue.ledger
+    assert ledger is not None, "the caller looked"
+    seen = [DeltaTarget(spark, name).look(ledger.app_id or "") for name in ledger.tables]
+    places = ledger.places or ledger.tables
+    behind = max(0, queue.next_sequence - 1 - seen[0].position)
+    found = []
+    for name, place, state in zip(ledger.tables, places, seen, strict=True):
+        planned_id = queue.plan.table_ids.get(place) if queue.plan else None
+        problem = None
+        if planned_id is not None and state.table_id != planned_id:
+            problem = "dropped since the last commit" if state.table_id is None else "dropped and made again since"
+        elif state.rewrite:
+            problem = f"{state.rewrite.operation} at version {state.rewrite.version} took rows back"
+        elif state is seen[0] and state.position < queue.first_sequence - 1:
+            problem = f"a gap: the queue goes on at {queue.first_sequence}"
+        committed = None if state.position == NOTHING else state.position
+        found.append(TableStatus(name, state.version is not None, committed, behind, problem, state.version))
+    return found
 
 
 @click.command()
@@ -140,8 +145,8 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     until the collector comes: copy them first if you may want them again.
 
     With --replan, a range that was begun and cannot be finished, because its configuration does not fit the table,
-    say, is set free for a changed one. It is refused if a table holds the range already: that one must be finished
-    as it was begun. This alone needs Spark, to look at the tables.
+    say, or because the dead letters joined after it was begun, is set free for a changed one. It is refused if a table
+    holds the range already: that one must be finished as it was begun. This alone needs Spark, to look at the tables.
 
     \b
     Examples:
@@ -178,27 +183,36 @@ def _replan(journal: Plans, config: QueueConfig, options: dict[str, Any], as_jso
     from buffer_delta.delta.table import DeltaTarget
 
     ledger = journal.read()
-    plan = ledger.plan if ledger else None
-    if ledger is not None and plan is not None and plan.quarantined is not None:
+    plan = None
+    if ledger is not None and may_be_replanned(ledger):
         places = Places(ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta unblock", loads=places, **_spark_settings(options)) as spark:
-            for name in ledger.tables:
-                if DeltaTarget(spark, name).look(ledger.app_id or "").position >= plan.first:
-                    raise RouteChanged(
-                        f"{name!r} holds the range {plan.first}..{plan.last} already, which was begun for "
-                        f"{list(ledger.tables)}; finish it with the configuration that began it",
-                        first=plan.first,
-                        last=plan.last,
-                    )
-        plan = journal.replan()
-    else:
-        plan = None
+            app_id = ledger.app_id or ""
+            positions = {name: DeltaTarget(spark, name).look(app_id).position for name in ledger.tables}
+        plan = journal.replan() if _is_free(ledger, positions) else None
     if as_json:
         print_json({"replanned": {"first": plan.first, "last": plan.last} if plan else None})
     elif plan is None:
         echo("nothing was begun that a changed configuration could not load")
     else:
         echo(f"batches {plan.first}..{plan.last} will be loaded as the next start is configured")
+
+
+def _is_free(ledger: Ledger, positions: Mapping[str, int]) -> bool:
+    """Whether no table holds the planned range. False if it is done; raises RouteChanged where it is half done."""
+    plan = ledger.plan
+    assert plan is not None, "the caller looked"
+    if all(positions[name] >= plan.last for name in waits_for(ledger) or ledger.tables[:1]):
+        return False
+    for name, position in positions.items():
+        if position >= plan.first:
+            raise RouteChanged(
+                f"{name!r} holds the range {plan.first}..{plan.last} already, which was begun for "
+                f"{list(ledger.tables)}; finish it with the configuration that began it",
+                first=plan.first,
+                last=plan.last,
+            )
+    return True
 
 
 def _spark_settings(options: dict[str, Any]) -> dict[str, Any]:

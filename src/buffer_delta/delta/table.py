@@ -27,6 +27,7 @@ from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.create import TablePlan, create, scratch_folder
 from buffer_delta.delta.log import DeltaLog
 from buffer_delta.delta.orphans import Orphan, orphans
+from buffer_delta.delta.places import one_spelling
 from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.screen import broken_rule, missing_columns
@@ -41,6 +42,9 @@ from buffer_delta.errors import ConcurrentCommit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+"""Delta's layer over Spark's own catalog: that one lasts, or not."""
 
 _MISMATCHES = (
     "DELTA_METADATA_MISMATCH",
@@ -81,6 +85,7 @@ class DeltaTarget:
         self._name = name_or_path
         self._path = path_of(name_or_path)
         self._merge_schema = merge_schema
+        self._place: str | None = None
         name = name_or_path if self._path is None else None
         self._plan = TablePlan(name, self._path, tuple(partition_by), tuple(cluster_by), dict(properties or {}))
         self._log = DeltaLog(spark, name, self._path)
@@ -111,11 +116,40 @@ class DeltaTarget:
         """
         return self._log.look(app_id)
 
+    @property
     def place(self) -> str:
-        """Where the table is, in one spelling: the URL of its files, or, of a name the catalog does not know, that."""
-        location = self._log.location()
-        if location is not None:
-            return location
+        """What plans call the table: where its files are, in one spelling; of a catalog's table, its full name.
+
+        It does not change when the table is created. A link is followed, whatever it leads to by then.
+        """
+        if self._place is None:
+            path = self._log.location() if self._path is not None else None
+            self._place = one_spelling(path) if path is not None else self._full_name()
+        return self._place
+
+    def location(self) -> str:
+        """Where its files are, as Spark says it; of a name that the catalog does not know, that name."""
+        return self._log.location() or self._full_name()
+
+    def identity(self) -> str | None:
+        """Delta's id of the table, which it keeps when it is moved or renamed; None if there is no table."""
+        snapshot = self._log.newest()
+        return snapshot.table_id if snapshot is not None else None
+
+    def ends_with_the_session(self) -> bool:
+        """Whether no other session would find the table: it is one of a catalog that is kept in memory alone.
+
+        One with a place of its own is the business of whoever registers it there, again in every session.
+        """
+        if self._path is not None or self._full_name().split(".")[0] != "spark_catalog":
+            return False
+        conf = self._spark.conf
+        lasts = conf.get("spark.sql.catalogImplementation", "in-memory") != "in-memory"
+        if lasts or conf.get("spark.sql.catalog.spark_catalog", _DELTA_CATALOG) != _DELTA_CATALOG:
+            return False
+        return self._log.location() is None or self._spark.catalog.getTable(self._name).tableType != "EXTERNAL"
+
+    def _full_name(self) -> str:
         parts = self._name.replace("`", "").lower().split(".")
         default = [self._spark.catalog.currentCatalog(), self._spark.catalog.currentDatabase()]
         return ".".join([*default[: max(0, 3 - len(parts))], *parts])

@@ -2,17 +2,17 @@
 
 Tables come as `TableState`s, by name: what one look found. `protocol.py` runs the checks at the start, before anything
 is claimed, except `pending_plan`, which needs the ledger as it is after entering; `not_beyond`, which guards each
-range's ack; `may_commit`, which guards each commit; and `not_hidden`, right after it. The loader runs
-`different_tables`, which needs to know where tables really are.
+range's ack; `meets_queue`, before a queue is adopted; `may_commit`, which guards each commit; and `not_hidden`, right
+after it. The loader runs `different_tables` and `lasting_tables`, which need to know where tables really are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from buffer.errors import Fenced, InvalidConfig, ManifestLost, ObjectNotFound
 from buffer.ledger.entries import listed
-from buffer.ledger.plan import Ledger, Plan
+from buffer.ledger.plan import Ledger, Plan, is_for_main_alone
 from buffer.manifest import Manifest
 from buffer.store.base import CanGet
 from buffer_delta.delta.state import NOTHING, Commit, Rewrite, TableState
@@ -109,16 +109,33 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
     )
 
 
-def may_commit(plan: Plan, name: str, state: TableState, epoch: int, *, accept_gaps: bool) -> None:
-    """The table as it was looked at right before the commit: our commit on top would hide what was done to it."""
+def meets_queue(main: str, committed: int, store: CanGet, manifest_path: str) -> None:
+    """The queue still holds what comes next in the main table."""
+    try:
+        first = Manifest.from_bytes(store.get(manifest_path).data, location=manifest_path).first_sequence
+    except ObjectNotFound:
+        return
+    if first > committed + 1:
+        raise gap(main, committed, first, first - 1)
+
+
+def may_commit(
+    plan: Plan, keys: tuple[str, ...], state: TableState, epoch: int, *, is_main: bool, accept_gaps: bool
+) -> None:
+    """The table as it was looked at right before the commit: our commit on top would hide what was done to it.
+
+    `keys` is what plans call the table, and its name. The main table is where the plan found it. Another one may be
+    anywhere behind: it got nothing from the ranges since, or has joined.
+    """
+    name = keys[-1]
     if state.position == plan.last:  # it holds the range already
         return
     not_beyond(plan, {name: state}, epoch)
     if not accept_gaps:
-        same_tables(plan, {name: state})
+        same_tables(plan, {keys: state})
     not_inside(plan, {name: state})
-    if state.position != plan.after and not accept_gaps:  # below it: the table was put back
-        raise gap(state.position, plan.first)
+    if is_main and state.position != plan.after and not accept_gaps:  # below it: the table was put back
+        raise gap(name, state.position, plan.first, plan.after)
 
 
 def not_hidden(name: str, commit: Commit) -> None:
@@ -127,19 +144,25 @@ def not_hidden(name: str, commit: Commit) -> None:
         raise rewritten(name, commit.hidden, hidden_by=commit.version)
 
 
-def same_tables(plan: Plan | None, tables: Tables) -> None:
-    """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table."""
-    for name, state in tables.items():
+def same_tables(plan: Plan | None, tables: Mapping[tuple[str, ...], TableState]) -> None:
+    """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table.
+
+    `tables` by what plans may call them; the last one is the name.
+    """
+    for keys, state in tables.items():
+        name = keys[-1]
         # First: a replaced table has another id too, and its history says more.
         if state.rewrite is not None:
             raise rewritten(name, state.rewrite)
-        expected = plan.table_ids.get(name) if plan else None
+        known = [plan.table_ids[key] for key in keys if key in plan.table_ids] if plan else []
+        expected = known[0] if known else None
         found = state.table_id
         if expected is not None and found != expected:
             raise TableReplaced(
                 f"the table {name!r} was {'dropped' if found is None else 'dropped and made again'} since "
-                f"the last commit (id {expected}, now {found}): what was loaded before is gone from it. Bring the "
-                "old table back, or pass on_gap='skip' to go on with what the queue still holds",
+                f"the last commit (id {expected}, now {found}), or this name leads to another place now: what was "
+                "loaded before is not in it. Bring the old table back, or pass on_gap='skip' to go on with what the "
+                "queue still holds",
                 table=name,
                 expected_id=expected,
                 found_id=found,
@@ -174,31 +197,42 @@ def different_tables(places: Mapping[str, str]) -> None:
             )
 
 
-def pending_plan(plan: Plan | None, tables: Tables, digest: str, *, accept_gaps: bool) -> None:
-    """The plan that was found and must be replayed has to fit what the tables hold and what we would do."""
-    committed = min(positions(tables))
-    if plan is None or plan.last <= committed:
-        return
-    if plan.after != committed and not accept_gaps:
-        raise gap(committed, plan.first)
-    same_configuration(plan, tables, digest)
+def lasting_tables(ending: Sequence[str]) -> None:
+    """`ending` are the tables that no other session would find: what is loaded into them counts as loaded, and is not
+    there at the next start."""
+    for name in ending:
+        raise InvalidConfig(
+            f"the table {name!r} is one of Spark's in-memory catalog, which ends with this session: the next start "
+            "would not find it, and what was loaded into it would be missing. Give its path (--table ./events), or use "
+            "a catalog that lasts: spark.sql.catalogImplementation=hive, or one of your own as spark.sql.catalog.…",
+            key="table",
+            value=name,
+        )
 
 
-def same_configuration(plan: Plan | None, tables: Tables, digest: str) -> None:
-    """A range that is in some tables, or may be at any moment, is completed as it was begun."""
-    if plan is None or plan.last <= min(positions(tables)) or plan.digest == digest:
+def pending_plan(ledger: Ledger, committed: int, main: str, *, accept_gaps: bool) -> None:
+    """The plan that was found and must be replayed has to fit what the tables hold."""
+    plan = ledger.plan
+    if plan is not None and plan.last > committed and plan.after != committed and not accept_gaps:
+        raise gap(main, committed, plan.first, plan.after)
+
+
+def same_configuration(ledger: Ledger, committed: int, tables: Tables, digests: Collection[str]) -> None:
+    """A range that is in some tables, or may be at any moment, is completed as it was begun. See `members`."""
+    plan = ledger.plan
+    if plan is None or plan.last <= committed or plan.digest in digests or is_for_main_alone(ledger):
         return
     # Once the split is written, whoever wrote it may commit a table at any moment.
     if plan.quarantined is None and max(positions(tables)) < plan.first:
         return
     raise RouteChanged(
-        f"the range {plan.first}..{plan.last} was begun under another routing, format or schema, and may be in "
+        f"the range {plan.first}..{plan.last} was begun under other tables, routing, format or schema, and may be in "
         "some tables already; finish it with the old configuration, then change it. If that one cannot finish it, "
         "stop every loader and run `buffer-delta unblock --replan`",
         first=plan.first,
         last=plan.last,
         planned_digest=plan.digest,
-        digest=digest,
+        digest=next(iter(digests), ""),
     )
 
 
@@ -227,12 +261,24 @@ def inside(table: str, position: int, plan: Plan) -> LedgerBehind:
     )
 
 
-def gap(committed: int, earliest: int) -> SequenceGap:
-    """The error for batches that are in no table and no longer in the queue."""
-    held = "nothing yet" if committed == NOTHING else f"through sequence {committed}"
-    return SequenceGap(
-        f"the tables have loaded {held}, the queue goes on at {earliest}: {earliest - committed - 1} batches "
-        "between them are gone. Pass on_gap='skip' to accept the loss",
-        committed=committed,
-        earliest=earliest,
-    )
+def gap(table: str, committed: int, earliest: int, known: int) -> SequenceGap:
+    """The error for a main table and a queue that do not meet. `known` is how far the ledger says that it was."""
+    if committed >= known:  # the table is where it was: so it is the queue that goes on elsewhere
+        held = "nothing yet" if committed == NOTHING else f"through sequence {committed}"
+        what = (
+            f"the table {table!r} has loaded {held}, the queue goes on at {earliest}: {earliest - committed - 1} "
+            "batches between them are gone from the queue. Pass on_gap='skip' to accept the loss"
+        )
+    elif committed == NOTHING:
+        what = (
+            f"the table {table!r} has loaded nothing from this queue, which was loaded through sequence {known} "
+            "before: it is a new table, or another one than then. Name the table that was loaded, or bring it back. To "
+            f"go on with this one, which then lacks everything before sequence {earliest}, pass on_gap='skip'"
+        )
+    else:
+        what = (
+            f"the table {table!r} has loaded through sequence {committed}, and was at {known} before: it was put back "
+            f"to an older state, from a backup say. The queue goes on at {earliest}. Bring the newer state back, or "
+            "pass on_gap='skip' to go on without what is missing"
+        )
+    return SequenceGap(what, committed=committed, earliest=earliest)

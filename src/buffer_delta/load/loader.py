@@ -98,7 +98,14 @@ class Loader:
                 reached(step)
 
         self._protocol = LoadProtocol(
-            consumer, self._store, self._targets, self._work, self._clock, rules, reached=told
+            consumer,
+            self._store,
+            self._targets,
+            self._work,
+            self._clock,
+            rules,
+            reached=told,
+            open_table=lambda name: DeltaTarget(spark, name),
         )
         self._telling = Telling(config, self._store, self._clock, self._protocol, self._reasons_of)
         self._opened = False
@@ -143,7 +150,8 @@ class Loader:
             for warning in target.preflight():
                 log.warning("%s", warning)
             target.check_writer()
-        checks.different_tables({target.name: one_spelling(target.place()) for target in self._targets})
+        checks.different_tables({target.name: one_spelling(target.location()) for target in self._targets})
+        checks.lasting_tables([target.name for target in self._targets if target.ends_with_the_session()])
         with self._counting_fences():
             self._protocol.open()
         self._opened = True

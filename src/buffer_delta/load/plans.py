@@ -1,26 +1,28 @@
 """The loader's part of the ledger: binding a queue to tables, entering with an epoch, writing plans ahead.
 
-A thin shell: the decisions are `buffer.ledger.plan`'s, reading and writing is `buffer.journal`'s. Used by
-`protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
+A thin shell: the decisions are `buffer.ledger.binding`'s and `.plan`'s, reading and writing is `buffer.journal`'s.
+Used by `protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
 
 What each call leaves behind if the process dies right after it:
     bind    a ledger that names us; nothing claimed. The next start finds it and goes on
     enter   our epoch; older loaders find it at their next ledger write and stop
-    plan    a range that the next loader must replay exactly
+    plan    a range that the next loader must replay exactly, into the tables that it names
     revise  an attempt more, or where each batch of that range goes; obeyed by whoever replays it
     block   a reason to stop, for an operator; the next start finds it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
 from buffer.errors import CorruptManifest, ObjectNotFound
 from buffer.journal import Journal
+from buffer.ledger import binding as bindings
 from buffer.ledger import plan as decisions
-from buffer.ledger.plan import Binding, Blocked, Ledger, Plan, QueueSeen
+from buffer.ledger.binding import Binding
+from buffer.ledger.plan import Blocked, Ledger, Plan, QueueSeen
 from buffer.manifest import Manifest
 from buffer.store.base import CanSwap
 
@@ -36,6 +38,8 @@ class Plans:
         self._clock = clock
         self._journal = Journal(store, manifest_path, clock, Ledger, timeout_s=timeout_s)
         self.location = self._journal.location
+        self._binding: Binding | None = None
+        """Ours, once we have entered: the ledger names our tables with the first plan that goes to them."""
         self._unsettled: list[Plan | None] = []
         """Plans sent under our epoch by calls that failed: one may stand, or land later. None was acted on."""
 
@@ -44,35 +48,33 @@ class Plans:
 
     # Before anything is claimed
 
-    def bind(self, app_id: str | None, tables: Sequence[str]) -> Ledger:
+    def bind(self, binding: Binding) -> Ledger:
         """The ledger of this queue, made if this is a fresh queue. Raises QueueBound, LedgerLost.
 
         On any other error the ledger is missing, not born, or bound to us: call again.
         """
-        binding = Binding(app_id, tuple(tables))
 
         def step() -> Ledger | None:
             """None: look again, whatever became of the write."""
             seen, ledger = self._journal.look()
-            if decisions.is_bound(ledger, binding, location=self.location):
+            if bindings.is_bound(ledger, binding, location=self.location):
                 return ledger
             queue_id = ledger.queue_id if ledger else self._clock.new_ulid()
-            bound = decisions.bind(ledger, binding, queue_epoch=self._queue_epoch(), new_queue_id=queue_id)
+            bound = bindings.bind(ledger, binding, queue_epoch=self._queue_epoch(), new_queue_id=queue_id)
             if bound is not None:
                 self._journal.write(seen, bound)
             elif self._journal.read() == ledger:  # else another loader was faster
-                raise decisions.used_before(self.location)
+                raise bindings.used_before(self.location)
             return None
 
         return self._journal.until(step)
 
     def adopt(
         self,
-        app_id: str,
-        tables: Sequence[str],
+        binding: Binding,
         committed: int,
         *,
-        furthest: int | None = None,
+        ahead: Collection[int] = (),
         digest: str = "",
         may_complete: bool = True,
     ) -> Ledger:
@@ -83,31 +85,31 @@ class Plans:
         """
         queue_id = self._clock.new_ulid()
         applied = self._journal.update(
-            lambda ledger, _sent: decisions.adopt(
+            lambda ledger, _sent: bindings.adopt(
                 ledger,
-                Binding(app_id, tuple(tables)),
+                binding,
                 committed=committed,
-                furthest=committed if furthest is None else furthest,
+                ahead=ahead,
                 digest=digest,
                 new_queue_id=queue_id,
                 location=self.location,
                 may_complete=may_complete,
             ),
-            salvage=decisions.salvaged,
+            salvage=bindings.salvaged,
         )
         assert applied.after is not None, "adopting leaves a ledger"
         return applied.after
 
     # Under our epoch
 
-    def enter(self, epoch: int, app_id: str, tables: Sequence[str]) -> Ledger:
-        """Put our epoch into the ledger, plan kept. Raises Fenced if a newer loader did first."""
-        binding = Binding(app_id, tuple(tables))
+    def enter(self, epoch: int, binding: Binding) -> Ledger:
+        """Put our epoch into the ledger, plan and tables kept. Raises Fenced if a newer loader did first."""
         applied = self._journal.update(
-            lambda ledger, sent: decisions.enter(ledger, binding, epoch=epoch, sent=sent, location=self.location)
+            lambda ledger, sent: bindings.enter(ledger, binding, epoch=epoch, sent=sent, location=self.location)
         )
         assert applied.after is not None, "entering needs a ledger"
         self._unsettled.clear()  # they were sent against a version that is gone now
+        self._binding = binding
         return applied.after
 
     def check(self, epoch: int) -> Ledger:
@@ -129,7 +131,10 @@ class Plans:
         over = (earlier, *self._unsettled)
         if plan not in self._unsettled:
             self._unsettled.append(plan)
-        self._journal.update_owned(epoch, lambda ledger: decide(ledger, plan, over=over, location=self.location))
+        ours = self._binding
+        names = ours.named() if ours is not None and plan.tables == ours.keys else None
+        facts = {"over": over, "location": self.location, "names": names}
+        self._journal.update_owned(epoch, lambda ledger: decide(ledger, plan, **facts))
         self._unsettled.clear()
         return plan
 

@@ -6,7 +6,7 @@ range is decided or committed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -40,7 +40,18 @@ class Target(Protocol):
     """One table. A commit is one transaction that holds the rows and `txn.last`, or nothing."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """As it is spelled in the configuration."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where it is, in one spelling: what plans call it."""
+        ...
+
+    def identity(self) -> str | None:
+        """The table's own id, which it keeps wherever it is moved; None if it is not there."""
+        ...
 
     def look(self, app_id: str) -> TableState:
         """The table as it is now, by one read of its newest log. It is not created."""
@@ -64,8 +75,19 @@ class Work(Protocol):
     @property
     def digest(self) -> str: ...
 
+    @property
+    def known_digests(self) -> Collection[str]:
+        """`digest`, and what an older release called the same configuration."""
+        ...
+
+    def main_alone(self) -> Work:
+        """The same configuration without all tables but the main one: for ranges that others joined too late for."""
+        ...
+
     def prepare(self, part: Group, seen: Callable[[str], TableState]) -> AbstractContextManager[Mapping[str, Any]]:
-        """The rows for each target, by its name. With several targets everything is decoded on entry, once.
+        """The rows for each target that gets some, by its name, and for the main one in any case.
+
+        With several targets everything is decoded on entry, once.
 
         Where there are dead letters, rows that a table's rules refuse are among those, not in the others.
 
@@ -105,9 +127,9 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One range that is in every table and acked."""
+    """One range that is in its tables and acked."""
 
     plan: Plan
     descriptors: Sequence[BatchDescriptor]
     commits: Mapping[str, Commit]
-    """What each target's write did; a table that already had the range is not in it."""
+    """What each target's write did; a table that had the range already, or got nothing, is not in it."""

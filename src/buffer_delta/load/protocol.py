@@ -13,17 +13,20 @@ What happens if the process dies right after …
     planning            the next loader replays that range
     staging             the same; files that no table knows are left, and perhaps an empty table
     deciding the split  the same, and it obeys the split
-    one table's commit  the next loader skips that table and completes the others
-    the last commit     the next start reads the tables, dequeues through the committed sequence, goes on
+    one table's commit  the next loader skips that table and completes the others; the main one is the last
+    the main commit     the next start reads its position, dequeues through it, goes on
     the ack             nothing is left to do
 
 What a range costs: the manifest is read once, and not at all while batches that are known wait; the plan is one write
-of the ledger; each table is looked at once before its commit and once after it; the ack is one write of the manifest.
-The look before stands as late as it can: behind the decoding, before the split is written and anything is committed.
+of the ledger; each table that gets rows, and the main one, is looked at once before its commit and once after it; the
+ack is one write of the manifest. With several tables configured the split is one more write of the ledger. A table that
+gets no rows costs nothing: no file, no commit, no look. The look before stands as late as it can: behind the decoding,
+before the split is written and anything is committed.
 
-All rows of all tables are written (staged) before the split is decided, and before the first of them is committed. So
-whatever a table has against a row is said while the row can still be sent elsewhere. What fails every time is searched
-for after `max_delivery_attempts` (`isolate.py`), and the split says where it goes.
+Which tables a plan goes to, and in which order, is `members.py`. All rows of all tables are written (staged) before the
+split is decided, and before the first of them is committed. So whatever a table has against a row, or a configuration
+against a table, is said while the row can still be sent elsewhere, and while the configuration can still be changed.
+What fails every time is searched for after `max_delivery_attempts` (`isolate.py`), and the split says where it goes.
 
 The commit runs on the very version that was looked at, so what comes between is a conflict, or reported right after.
 Where the plan needs to know a table (its id), it is as the last look saw it; the look before the commit compares.
@@ -44,17 +47,18 @@ from buffer.clock import Clock
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import ContentionError, Fenced, LedgerLost, StorageError
+from buffer.ledger.binding import Binding
 from buffer.ledger.entries import count, listed, merged
 from buffer.ledger.plan import Blocked as BlockedState
-from buffer.ledger.plan import Ledger, Plan
+from buffer.ledger.plan import Ledger, Plan, is_for_main_alone, waits_for
 from buffer.model import BatchDescriptor
 from buffer.store.base import Store
-from buffer_delta.delta.rules import digest_of
 from buffer_delta.delta.state import NOTHING, Commit, TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import Blocked, CommitSkipped, ConcurrentCommit, TableReplaced
 from buffer_delta.load import checks
 from buffer_delta.load.isolate import Search, TooMany, Undecided, Verdict
+from buffer_delta.load.members import Digests, Members
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.ports import Done, Group, Rules, Staged, Target, Work
 from buffer_delta.load.trials import Trials
@@ -87,13 +91,18 @@ class LoadProtocol:
         rules: Rules,
         *,
         reached: Callable[[str], None] = _unwatched,
+        open_table: Callable[[str], Target] | None = None,
     ) -> None:
+        """`targets`: the main table first. `open_table` makes one of a name that only the ledger has."""
         assert targets, "a loader needs a table"
         self._config = config
         self._store = store
         self._targets = {target.name: target for target in targets}
         assert len(self._targets) == len(targets), "every table has a name of its own"
+        self._members = Members(tuple(self._targets), tuple(target.place for target in targets))
+        self._open_table = open_table
         self._work = work
+        self._alone = work if len(targets) == 1 else work.main_alone()
         self._clock = clock
         self._rules = rules
         self._reached = reached
@@ -101,6 +110,8 @@ class LoadProtocol:
         self._ready: deque[BatchDescriptor] = deque()
         self._plan: Plan | None = None
         self._waits_for_more = False
+        self._is_for_main_alone = False
+        """The plan that was found when we entered."""
         self._known: dict[str, TableState] = {}
         """Each table as it was at our last look, for what may be a little old."""
         self.consumer: Consumer | None = None
@@ -126,66 +137,78 @@ class LoadProtocol:
     def open(self) -> None:
         """Bind, check, claim and enter. Refusals that concern state come before anything is claimed."""
         for _ in range(STARTS_MAX):
-            committed, app_id = self._look_before_claiming()
+            committed, binding = self._look_before_claiming()
             consumer = Consumer.new(self._config, committed if committed > NOTHING else None, clock=self._clock)
             try:
                 self._reached("claimed")
-                ledger = self._journal.enter(consumer.epoch, app_id, list(self._targets))
+                ledger = self._journal.enter(consumer.epoch, binding)
                 self._reached("entered")
-                tables = self._look_at_all(app_id)
+                tables = self._look_at_all(ledger)
+                found = self._members.frontier(ledger, tables)
             except BaseException:
                 consumer.abandon()
                 raise
-            if min(checks.positions(tables)) != committed:
+            if found != committed:
                 # An older loader committed between our look and our claim: look again.
                 consumer.abandon()
                 continue
-            self.consumer, self.app_id, self.committed, self._plan = consumer, app_id, committed, ledger.plan
+            self.consumer, self.app_id, self.committed, self._plan = consumer, ledger.app_id or "", found, ledger.plan
+            self._is_for_main_alone = is_for_main_alone(ledger)
             try:
                 # Again: a loader may have blocked after our look, and an operator may rewrite a blocked plan.
                 checks.not_blocked(ledger)
-                checks.pending_plan(ledger.plan, tables, self._work.digest, accept_gaps=self._rules.accept_gaps)
+                checks.pending_plan(ledger, found, self._members.main, accept_gaps=self._rules.accept_gaps)
+                checks.same_configuration(ledger, found, tables, self._work.known_digests)
             except BaseException:
                 self.close()
                 raise
             return
         raise Fenced(f"{STARTS_MAX} starts in a row found another loader at work; stop one of them")
 
-    def _look_before_claiming(self) -> tuple[int, str]:
+    def _look_before_claiming(self) -> tuple[int, Binding]:
+        binding = self._binding()
         if self._rules.adopt:
             assert self._rules.app_id, "LoaderConfig wants an app_id with adopt"
-            app_id = self._rules.app_id
-            positions = checks.positions(self._look_at_all(app_id))
+            tables = {name: target.look(self._rules.app_id) for name, target in self._targets.items()}
+            main, position = self._members.main, tables[self._members.main].position
+            if not self._rules.accept_gaps:  # before the queue is bound to a table that it cannot go on with
+                checks.meets_queue(main, position, self._store, self._config.manifest_path)
             ledger = self._journal.adopt(
-                app_id,
-                list(self._targets),
-                min(positions),
-                furthest=max(positions),
+                binding,
+                position,
+                ahead=self._members.ahead(tables),
                 digest=self._work.digest,
                 may_complete=self._rules.accept_gaps or not self._rules.has_dead_letters,
             )
         else:
-            ledger = self._journal.bind(self._rules.app_id, list(self._targets))
+            ledger = self._journal.bind(binding)
         assert ledger.app_id is not None, "a bound ledger names its app"
         self._reached("bound")
         # The tables first, the ledger after: plans are written ahead, so the ledger is never behind them.
-        tables = self._look_at_all(ledger.app_id)
+        tables = self._look_at_all(ledger)
         ledger = self._journal.read() or ledger
+        if not set(waits_for(ledger)) <= tables.keys():  # bound, and planned, by an older release since we looked
+            tables = self._look_at_all(ledger)
+        committed = self._members.frontier(ledger, tables)
         checks.not_blocked(ledger)
         checks.ledger_knows(ledger, max(checks.positions(tables)))
         checks.not_inside(ledger.plan, tables)
-        checks.same_configuration(ledger.plan, tables, self._work.digest)
+        checks.same_configuration(ledger, committed, tables, self._work.known_digests)
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
             self._check_same_tables(ledger, tables)
-        return min(checks.positions(tables)), ledger.app_id or ""
+        return committed, replace(binding, app_id=ledger.app_id)
+
+    def _binding(self) -> Binding:
+        main = self._targets[self._members.main]
+        return Binding(self._rules.app_id, self._members.names, self._members.keys, main.identity())
 
     def _check_same_tables(self, ledger: Ledger, tables: Mapping[str, TableState]) -> None:
         """The plan may be of a loader that created a table after our look: then look again, now after the plan."""
         try:
-            checks.same_tables(ledger.plan, tables)
+            checks.same_tables(ledger.plan, self._by_key(tables))
         except TableReplaced:
-            checks.same_tables(ledger.plan, self._look_at_all(ledger.app_id or ""))
+            checks.same_tables(ledger.plan, self._by_key(self._look_at_all(ledger)))
 
     # Loop
 
@@ -221,8 +244,9 @@ class LoadProtocol:
         descriptors = self._take_through(plan)
         if not descriptors:  # only with accepted gaps: the whole range has left the queue
             return None, ()
-        self._look_at_all(self.app_id)  # an earlier attempt, of ours or of another loader's, may have got far
-        again = replace(plan.tried_again(), digest=self._work.digest)
+        self._look_again()  # an earlier attempt, of ours or of another loader's, may have got far
+        digests = Digests(self._work.digest, self._alone.digest)
+        again = self._members.as_ours(plan.tried_again(), digests, main_alone=self._is_for_main_alone)
         if self._rules.accept_gaps:  # else the next start would refuse the table that was accepted here
             again = replace(again, table_ids=self._table_ids())
         self._plan = self._journal.revise(self.epoch, plan, again)
@@ -242,7 +266,7 @@ class LoadProtocol:
         if self._rules.accept_gaps:  # under the same version: whoever else commits this range, it is there once
             log.warning("accepting the loss of sequences %d..%d", plan.first, min(plan.last, earliest - 1))
             return taken
-        raise checks.gap(self.committed, earliest)
+        raise checks.gap(self._members.main, self.committed, earliest, plan.after)
 
     def _plan_next(
         self, choose: Callable[[Sequence[BatchDescriptor]], int], max_batches: int
@@ -257,7 +281,7 @@ class LoadProtocol:
         first = self._ready[0].sequence
         if first != self.committed + 1:
             if not self._rules.accept_gaps:
-                raise checks.gap(self.committed, first)
+                raise checks.gap(self._members.main, self.committed, first, self._plan.last if self._plan else NOTHING)
             log.warning("accepting the loss of sequences %d..%d", self.committed + 1, first - 1)
         count = min(choose(tuple(self._ready)), len(self._ready))
         self._waits_for_more = count < 1  # then the next call looks at the queue, whatever is known
@@ -270,7 +294,9 @@ class LoadProtocol:
             last=descriptors[-1].sequence,
             digest=self._work.digest,
             table_ids=self._table_ids(),
+            tables=self._members.keys,
         )
+        self._is_for_main_alone = len(self._targets) == 1
         self._plan = self._journal.plan(
             self.epoch,
             self._plan,
@@ -282,7 +308,12 @@ class LoadProtocol:
         return self._plan, descriptors
 
     def _table_ids(self) -> dict[str, str | None]:
-        return {name: self._known[name].table_id for name in self._targets}
+        return {self._members.key(name): self._known[name].table_id for name in self._targets}
+
+    def _by_key(self, tables: Mapping[str, TableState]) -> dict[tuple[str, ...], TableState]:
+        """What plans call the tables: where they are, and, those of older releases, as they are spelled."""
+        keys = dict(zip(self._members.names, self._members.keys, strict=True))
+        return {(keys.get(name, name), name): state for name, state in tables.items()}
 
     # One range
 
@@ -290,10 +321,11 @@ class LoadProtocol:
         assert self.consumer is not None
         checks.not_beyond(plan, self._known, self.epoch)
         commits: dict[str, Commit] = {}
-        if min(checks.positions(self._known)) < plan.last:  # else only the ack is missing
+        if self._is_missing(plan):  # else only the ack is
             if plan.attempts > self._rules.max_delivery_attempts and self._may_decide(plan):
                 plan = self._isolate(plan, descriptors)
             commits = self._commit_all(plan, descriptors)
+        plan = self._told_by_main(self._plan or plan)
         # The location: if the manifest was put back meanwhile, that sequence may be another batch, in no table.
         self.consumer.ack_through(plan.last, location=descriptors[-1].location)
         self._reached("acked")
@@ -301,6 +333,17 @@ class LoadProtocol:
         while self._ready and self._ready[0].sequence <= plan.last:
             self._ready.popleft()
         return Done(plan, descriptors, commits)
+
+    def _is_missing(self, plan: Plan) -> bool:
+        telling = self._targets if plan.tables is None else (self._members.main,)
+        return any(self._known[name].position < plan.last for name in telling)
+
+    def _told_by_main(self, plan: Plan) -> Plan:
+        """A plan of the release before, now that all tables hold their part of it: from here on the main one tells."""
+        if plan.tables is None:
+            self._plan = plan = self._journal.revise(self.epoch, plan, replace(plan, tables=self._members.keys))
+            self._reached("named")
+        return plan
 
     def _commit_all(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> dict[str, Commit]:
         commits: dict[str, Commit] = {}
@@ -311,30 +354,38 @@ class LoadProtocol:
                 seen[name] = self._look(name)
             return seen[name]
 
-        with self._work.prepare(_whole(plan, descriptors), see) as rows:
+        with self._work_of(plan).prepare(_whole(plan, descriptors), see) as rows:
             self._reached("decoded")
-            for name in self._targets:  # all of them, before anything of the range is in any
+            names = [name for name in self._members.of(plan) if name in rows]  # the main one is, and it is the last
+            for name in self._targets if plan.tables is None else names:  # before anything of the range is in any
                 self._check_may_commit(plan, name, see(name))
             txn = self._txn(plan, len(descriptors))
             staged = {
-                name: target.stage(rows[name], txn, seen[name])
-                for name, target in self._targets.items()
+                name: self._targets[name].stage(rows[name], txn, seen[name])
+                for name in names
                 if seen[name].position != plan.last
             }
             self._reached("staged")
             plan = self._decided(plan, seen | {name: files.seen for name, files in staged.items()})
-            for name, target in self._targets.items():
-                commit = self._commit(target, rows[name], plan, txn, staged.get(name))
+            for name in names:
+                commit = self._commit(self._targets[name], rows[name], plan, txn, staged.get(name))
                 if commit is not None:
                     commits[name] = commit
                 self._reached(f"committed {name}")
         return commits
 
+    def _work_of(self, plan: Plan) -> Work:
+        return self._work if len(self._members.of(plan)) == len(self._targets) else self._alone
+
     def _decided(self, plan: Plan, tables: Mapping[str, TableState]) -> Plan:
-        """The plan with its split, which stands in the ledger before the first of several tables has a row of it."""
-        if len(self._targets) == 1:  # whichever commit comes first stands
+        """The plan with its split, which stands in the ledger before the first of several tables has a row of it.
+
+        Also where all rows go to the main table: another configuration may see that in another way, and only the split
+        keeps it from taking the range on.
+        """
+        if len(self._members.of(plan)) == 1:  # whichever commit comes first stands
             return plan
-        rules = digest_of({name: state.rules for name, state in tables.items()})
+        rules = self._members.rules_of(plan, tables)
         if plan.quarantined is not None and plan.rules is not None:
             checks.same_rules(plan, rules)
             return plan
@@ -377,7 +428,9 @@ class LoadProtocol:
         )
 
     def _check_may_commit(self, plan: Plan, name: str, state: TableState) -> None:
-        checks.may_commit(plan, name, state, self.epoch, accept_gaps=self._rules.accept_gaps)
+        is_main = name == self._members.main
+        keys = (self._members.key(name), name)
+        checks.may_commit(plan, keys, state, self.epoch, is_main=is_main, accept_gaps=self._rules.accept_gaps)
 
     # What fails every time
 
@@ -387,7 +440,7 @@ class LoadProtocol:
         With several tables not once the split is final: one of them may hold a row that would be a dead letter then.
         With one, whichever commit comes first stands.
         """
-        if plan.quarantined is None or len(self._targets) == 1:
+        if plan.quarantined is None or len(self._members.of(plan)) == 1:
             return True
         # What an operator gave up, or an earlier search, may not be all. Nothing is committed before the rules stand in
         # the plan; where adopting made it, or an older release that wrote none, a table tells.
@@ -395,7 +448,7 @@ class LoadProtocol:
 
     def _isolate(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Plan:
         """After too many attempts: find what is to blame, and do with it what the rules say."""
-        lab = Trials(self._work, self._targets, self._txn(plan, 0), self._look)
+        lab = Trials(self._work_of(plan), self._targets, self._txn(plan, 0), self._look)
         search = Search(lab, _whole(plan, descriptors))
         try:
             found, is_complete = search.run(), True
@@ -409,7 +462,7 @@ class LoadProtocol:
             return plan
         batches = {**(plan.quarantined or {}), **found.batches}
         entries = merged(plan.entries, found.entries)
-        if is_complete and self._rules.dlq_strategy == "skip":
+        if is_complete and self._rules.dlq_strategy == "skip" and self._goes_to_all(plan):
             log.warning("setting aside (see `buffer-delta dead-letters list`): %s", _some(found))
             self._plan = self._journal.revise(self.epoch, plan, plan.split(batches, entries))
             self._reached("split")
@@ -417,6 +470,10 @@ class LoadProtocol:
         raise self._blocked(
             plan, found, BlockedState(plan.first, plan.last, _why(plan, found, is_complete), batches, entries)
         )
+
+    def _goes_to_all(self, plan: Plan) -> bool:
+        """Also to the table for what is set aside: a plan may be older than that."""
+        return len(self._members.of(plan)) == len(self._targets)
 
     def _blocked(self, plan: Plan, found: Verdict, state: BlockedState) -> Blocked:
         try:
@@ -426,9 +483,15 @@ class LoadProtocol:
             log.warning(
                 "could not tell whether the ledger says that %d..%d is blocked: %s", plan.first, plan.last, error
             )
+        joined = ""
+        if not self._goes_to_all(plan):
+            joined = (
+                ". The range was begun for the main table alone: to load it with the tables that joined since, the "
+                "dead letters for one, stop every loader, run `buffer-delta unblock --replan`, and start one"
+            )
         return Blocked(
             f"batches {plan.first}..{plan.last}: {state.reason}: {_some(found)}. Fix what is wrong and run "
-            "`buffer-delta unblock`, or give these up with `buffer-delta unblock --skip`",
+            f"`buffer-delta unblock`, or give these up with `buffer-delta unblock --skip`{joined}",
             first=plan.first,
             last=plan.last,
             attempts=plan.attempts,
@@ -442,9 +505,17 @@ class LoadProtocol:
         state = self._known[name] = self._targets[name].look(self.app_id)
         return state
 
-    def _look_at_all(self, app_id: str) -> dict[str, TableState]:
+    def _look_at_all(self, ledger: Ledger) -> dict[str, TableState]:
+        """Our tables, and those that a plan of an older release waits for."""
+        app_id = ledger.app_id or ""
         self._known = {name: target.look(app_id) for name, target in self._targets.items()}
-        return self._known
+        others = [name for name in waits_for(ledger) if name not in self._targets]
+        assert not others or self._open_table is not None, "a loader can open what its ledger names"
+        return self._known | {name: self._open_table(name).look(app_id) for name in others if self._open_table}
+
+    def _look_again(self) -> None:
+        for name in self._targets:
+            self._look(name)
 
     # End
 

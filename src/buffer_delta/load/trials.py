@@ -33,8 +33,8 @@ class Trials:
         def write() -> None:
             see = self._seeing()
             with self._work.prepare(part, see) as rows:
-                for name, target in self._targets.items():
-                    target.rehearse(rows[name], self._txn, see(name))
+                for name in rows:
+                    self._targets[name].rehearse(rows[name], self._txn, see(name))
 
         return self._tried(write)
 

@@ -71,6 +71,7 @@ class SparkWork:
         self._spark = spark
         self._store = store
         self._config = config
+        self._clock = clock
         self._main = targets[0]
         self._targets = {target.name: target for target in targets}
         self._format = resolve_format(config.format)
@@ -78,13 +79,22 @@ class SparkWork:
         self._handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, prefixes)
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self.sizes = BatchSizes(store, config.data_path_prefix)
-        self._digest = _digest(config, self._format)
+        self._digest = _digest(config, self._format, {target.name: target.place for target in targets})
+        self._older_digest = _older_digest(config, self._format)
         self._numbers_rows = False
         """The transform may make several rows of one."""
 
     @property
     def digest(self) -> str:
         return self._digest
+
+    @property
+    def known_digests(self) -> tuple[str, ...]:
+        return self._digest, self._older_digest
+
+    def main_alone(self) -> SparkWork:
+        config = self._config.replace(route_by=None, routes={}, dead_letters=None, dlq_strategy=None)
+        return SparkWork(self._spark, self._store, config, [self._main], self._clock)
 
     @cached_property
     def _layout(self) -> RowLayout:
@@ -99,8 +109,8 @@ class SparkWork:
 
     @contextmanager
     def prepare(self, part: Group, seen: See) -> Iterator[Mapping[str, Rows]]:
-        """The rows of each table. With several tables, everything is decoded here, once; twice, where a table would
-        refuse some of the rows: the second time they are dead letters."""
+        """The rows of each table that gets some, and of the main one. With several tables, everything is decoded here,
+        once; twice, where a table would refuse some of the rows: the second time they are dead letters."""
         if len(self._config.tables()) == 1:
             rows: Rows = self._rows(part, seen)
             if self._config.transform is not None:
@@ -114,7 +124,7 @@ class SparkWork:
             ]  # what is not the queue's stays there
             part = part.without(keep_whole(self._store, ours, part.quarantined), {})
         with self._cached(part, seen, traced=has_dead_letters) as frame:
-            parts = self._routed(frame)
+            parts = self._filled(frame)
             refused = self._refused(parts, seen) if has_dead_letters else {}
             if not refused:
                 if has_dead_letters:
@@ -122,7 +132,7 @@ class SparkWork:
                 yield self._completed(_as_rows(parts), seen)
                 return
         with self._cached(part.without({}, refused), seen, traced=False) as frame:
-            yield self._completed(_as_rows(self._routed(frame)), seen)
+            yield self._completed(_as_rows(self._filled(frame)), seen)
 
     def probe(self, part: Group, seen: See) -> list[Failure]:
         found: list[Failure] = []
@@ -166,7 +176,6 @@ class SparkWork:
     def _cached(self, part: Group, seen: See, *, traced: bool) -> Iterator[DataFrame]:
         frame = self._decoded(part, seen, traced=traced).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            frame.foreachPartition(_nothing)  # fills the cache: an unreadable batch fails before any commit
             yield frame
         finally:
             frame.unpersist()
@@ -209,6 +218,8 @@ class SparkWork:
         """The entries with rows that their table would refuse, as far as rows tell which entry they are from."""
         found: list[tuple[int, int, str]] = []
         for name, target in self._by_name():
+            if name not in parts:
+                continue
             keys = self._keys(parts[name])
             refused = target.refused(parts[name], keys, seen(name)) if keys is not None else None
             if refused is not None:
@@ -246,7 +257,8 @@ class SparkWork:
             parts = parts | {name: FrameRows(numbered(parts[name].frame(), sequence, index)) for name in names}
         if not self._format.evolving:
             return parts
-        return parts | {name: target.complete(parts[name], seen(name)) for name, target in self._by_name()}
+        complete = {n: target.complete(parts[n], seen(n)) for n, target in self._by_name() if n in parts}
+        return parts | complete
 
     # Which rows go where
 
@@ -265,21 +277,42 @@ class SparkWork:
         return made
 
     def _routed(self, frame: DataFrame) -> dict[str, DataFrame]:
+        """The rows of every table, also of those that get none."""
         config = self._config
+        good, route = self._tagged(frame)
         parts: dict[str, DataFrame] = {}
         if config.dead_letters is not None:
-            parts[config.dead_letters] = dead_rows(frame).coalesce(1)  # few, or none: one file is enough
-            frame = good_rows(frame)
-        frame = self._transformed(frame)
-        if config.route_by is None:
-            return {config.table: frame, **parts}
-        name = unused_name(ROUTE, frame.columns)
-        routed = frame.withColumn(name, self._route(frame).cast("string"))
+            parts[config.dead_letters] = dead_rows(frame).coalesce(1)  # few: one file is enough
+        if route is None:
+            return {config.table: good, **parts}
         for value, table in config.routes.items():
-            parts[table] = routed.where(routed[name] == value).drop(name)
-        elsewhere = routed[name].isNull() | ~routed[name].isin(list(config.routes))
-        parts[config.table] = routed.where(elsewhere).drop(name)
+            parts[table] = good.where(good[route] == value).drop(route)
+        elsewhere = good[route].isNull() | ~good[route].isin(list(config.routes))
+        parts[config.table] = good.where(elsewhere).drop(route)
         return parts
+
+    def _filled(self, frame: DataFrame) -> dict[str, DataFrame]:
+        """The rows of the tables that get some, and of the main one.
+
+        Asking which ones do reads everything, which fills the cache: an unreadable batch fails before any commit.
+        """
+        config, parts = self._config, self._routed(frame)
+        counts: dict[str, int] = {}
+        if config.dead_letters is not None:
+            counts[config.dead_letters] = frame.agg(functions.count(frame.columns[-1])).collect()[0][0]
+        good, route = self._tagged(frame)
+        if route is not None:
+            found = [functions.count(functions.when(good[route] == value, 1)) for value in config.routes]
+            counts |= dict(zip(config.routes.values(), good.agg(*found).collect()[0], strict=True))
+        return {name: rows for name, rows in parts.items() if counts.get(name) != 0}
+
+    def _tagged(self, frame: DataFrame) -> tuple[DataFrame, str | None]:
+        """The good rows, transformed; with several tables for them, the column that holds each one's route."""
+        good = self._transformed(good_rows(frame) if self._config.dead_letters is not None else frame)
+        if self._config.route_by is None:
+            return good, None
+        name = unused_name(ROUTE, good.columns)
+        return good.withColumn(name, self._route(good).cast("string")), name
 
     def _route(self, frame: DataFrame) -> Column:
         route = self._config.route_by
@@ -308,22 +341,37 @@ def _as_rows(parts: Mapping[str, DataFrame]) -> dict[str, Rows]:
     return {name: FrameRows(frame) for name, frame in parts.items()}
 
 
-def _nothing(_rows: Any) -> None:
-    """For `foreachPartition`: reading the partition is all that is wanted."""
+def _digest(config: LoaderConfig, fmt: Format, places: Mapping[str, str]) -> str:
+    """A name for everything that decides where a record goes and what becomes of it.
+
+    Tables by where they are, not by how they are spelled; not the main one, which the ledger binds anyway.
+    """
+    return _named(
+        {
+            **_facts(config, fmt),
+            "routes": {value: places[table] for value, table in config.routes.items()},
+            "dead_letters": places[config.dead_letters] if config.dead_letters is not None else None,
+        }
+    )
 
 
-def _digest(config: LoaderConfig, fmt: Format) -> str:
-    """A name for everything that decides where a record goes and what becomes of it."""
-    facts = {
+def _older_digest(config: LoaderConfig, fmt: Format) -> str:
+    """What the release before called the same configuration."""
+    return _named({**_facts(config, fmt), "routes": dict(config.routes), "tables": config.tables()})
+
+
+def _named(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _facts(config: LoaderConfig, fmt: Format) -> dict[str, Any]:
+    return {
         "format": fmt.digest(),
         "columns": dict(config.columns),
         "transform": _name_of(config.transform),
         "transform_version": config.transform_version,
         "route_by": config.route_by if isinstance(config.route_by, str) else _name_of(config.route_by),
-        "routes": dict(config.routes),
-        "tables": config.tables(),
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _name_of(function: Any) -> str | None:

@@ -73,9 +73,9 @@ class TableStatus:
     exists: bool | None
     """None where nobody has looked."""
     committed: int | None
-    """The last sequence it holds; None if it has loaded nothing, or if nobody has looked."""
+    """The last sequence that it got something from; None if there is none, or if nobody has looked."""
     lag_batches: int | None
-    """Batches of the queue that it does not hold yet."""
+    """Batches of the queue that it does not hold yet: what the main table has, all have."""
     problem: str | None = None
     """What keeps the next start of the loader from going on."""
     version: int | None = None

@@ -303,13 +303,14 @@ def _newer(looked: Manifest | None, known: Manifest | None) -> Manifest | None:
 def _tables(loader: LoaderFacts | None, queue: QueueStatus | None) -> tuple[TableStatus, ...]:
     """As the loader saw them; else only their names, which the ledger has: looking at them needs Spark."""
     if loader is not None and loader.tables:
-        end = queue.next_sequence - 1 if queue else None
+        main = loader.tables[0].position  # what it has, all have; the others are behind where they got nothing
+        lag = None if queue is None else max(0, queue.next_sequence - 1 - (-1 if main is None else main))
         return tuple(
             TableStatus(
                 table=seen.table,
                 exists=seen.version is not None,
                 committed=seen.position,
-                lag_batches=None if end is None else max(0, end - (-1 if seen.position is None else seen.position)),
+                lag_batches=lag,
                 version=seen.version,
             )
             for seen in loader.tables

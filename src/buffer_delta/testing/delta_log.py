@@ -117,6 +117,14 @@ class SimulatedTarget:
     def name(self) -> str:
         return self._log.name
 
+    @property
+    def place(self) -> str:
+        return self._log.name
+
+    def identity(self) -> str | None:
+        found: TableState = self._call(f"{self.name}: read the log", lambda: self._log.look(""))
+        return found.table_id
+
     def look(self, app_id: str) -> TableState:
         found: TableState = self._call(f"{self.name}: read the log", lambda: self._log.look(app_id))
         return found

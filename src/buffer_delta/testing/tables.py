@@ -9,6 +9,7 @@ every ledger      only batches that really cannot be read, and entries that real
 from __future__ import annotations
 
 from collections import Counter
+from itertools import combinations
 
 from buffer.ledger.entries import listed
 from buffer.ledger.plan import Ledger
@@ -65,8 +66,14 @@ class Tables:
         """Give the main table the rules that a plan was begun under, for good: what RouteChanged asks for."""
         self.is_put_back = True
         self._counts["constraints put back"] += 1
-        if digest_of({log.name: log.look("").rules for log in self.logs}) != digest:
+        rules = {log.name: log.look("").rules for log in self.logs}
+        sides = self.names[1:]
+        had_a_say = [names for count in range(len(sides) + 1) for names in combinations(sides, count)]
+        if digest not in [digest_of({name: rules[name] for name in (self.names[0], *names)}) for names in had_a_say]:
             self.change_rules()
+
+    def log(self, name: str) -> DeltaLog:
+        return next(log for log in self.logs if log.name == name)
 
     @property
     def names(self) -> list[str]:

@@ -1,8 +1,8 @@
 """Turning batches into rows, without Spark: the contract of `buffer_delta.load.ports.Work` on simulated tables.
 
 A record's kind says where it goes: `a` to the main table, `b` to the second one (to the main one, where the
-routing has changed or there is no second), `x` does not parse and is a dead letter. `n` breaks a constraint that the
-main table may have, and is a dead letter then, if there are any.
+routing has changed or there is no second), `x` does not parse and is a dead letter, if there are any. `n` breaks a
+constraint that the main table may have, and is a dead letter then. What there is, a loader's `Setup` says.
 
 What fails, for as long as `Poison` says: `!` makes its whole batch unreadable, now and then; `p` fails whatever
 prepares it, every time, and no look at single entries tells; `k` ends the process, in a look too; `t` is refused by its
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from random import Random
 
 from buffer.consume.fetch import FetchHandle
@@ -25,9 +26,37 @@ from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.state import TableState
 from buffer_delta.load.ports import Failure, Group, Trouble
 from buffer_delta.testing.delta_log import JobFailed, Row, RowRefused
-from buffer_delta.testing.tables import CONSTRAINT, KILLS, POISON, RAISES, REFUSED, RULED_OUT, Tables
+from buffer_delta.testing.tables import CONSTRAINT, KILLS, POISON, RAISES, REFUSED, RULED_OUT
 
 ROUTINGS = ("routing 0", "routing 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A loader's configuration."""
+
+    tables: tuple[str, ...]
+    """By name, the main one first."""
+    dead_letters: str | None = None
+    """Which of them takes what was set aside."""
+    routing: str = ROUTINGS[0]
+
+    @property
+    def digest(self) -> str:
+        return f"{self.routing} into {', '.join(self.tables)}"
+
+    def main_alone(self) -> Setup:
+        return Setup(self.tables[:1], None, self.routing)
+
+    def routed(self, routing: str) -> Setup:
+        return replace(self, routing=routing)
+
+    @classmethod
+    def of_digest(cls, digest: str, dead_letters: str | None) -> Setup | None:
+        """The one that a plan names; None if it does not name one."""
+        routing, found, names = digest.partition(" into ")
+        tables = tuple(names.split(", "))
+        return cls(tables, dead_letters if dead_letters in tables else None, routing) if found else None
 
 
 class Poison:
@@ -75,17 +104,28 @@ class CannotPrepare(Exception):
 class SimulatedWork:
     """One loader's `Work`."""
 
-    def __init__(self, host: Host, tables: Tables, poison: Poison, routing: str) -> None:
-        self.digest = routing
-        self._tables = tables
+    def __init__(self, host: Host, poison: Poison, setup: Setup) -> None:
+        self.setup = setup
+        self._host = host
         self._poison = poison
         self._fetch = FetchHandle(host.store, attempts=2, clock=host.clock)
 
+    @property
+    def digest(self) -> str:
+        return self.setup.digest
+
+    @property
+    def known_digests(self) -> tuple[str, ...]:
+        return (self.digest,)
+
+    def main_alone(self) -> SimulatedWork:
+        return SimulatedWork(self._host, self._poison, self.setup.main_alone())
+
     @contextmanager
     def prepare(self, part: Group, seen: Callable[[str], TableState]) -> Iterator[Mapping[str, list[Row]]]:
-        tables = self._tables
-        rows: dict[str, list[Row]] = {name: [] for name in tables.names}
-        is_ruled = seen(tables.names[0]).rules == CONSTRAINT
+        tables = self.setup
+        rows: dict[str, list[Row]] = {name: [] for name in tables.tables}
+        is_ruled = seen(tables.tables[0]).rules == CONSTRAINT
         for descriptor in part.descriptors:
             if descriptor.sequence in part.quarantined:
                 if tables.dead_letters is not None:
@@ -100,11 +140,15 @@ class SimulatedWork:
                 if record.kind in (RAISES, KILLS) and self._poison.lasts():
                     raise CannotPrepare("no row can be made of some entry")  # a failed job does not say which
                 rows[self._route(record)].append(Row(descriptor.sequence, index, value))
-        yield rows
+        yield self._with_rows(rows)
+
+    def _with_rows(self, rows: dict[str, list[Row]]) -> Mapping[str, list[Row]]:
+        """Without the tables that get nothing; the main one always commits."""
+        return {name: found for name, found in rows.items() if found or name == self.setup.tables[0]}
 
     def probe(self, part: Group, seen: Callable[[str], TableState]) -> Sequence[Failure]:
         failures = []
-        is_ruled = seen(self._tables.names[0]).rules == CONSTRAINT
+        is_ruled = seen(self.setup.tables[0]).rules == CONSTRAINT
         for descriptor in part.descriptors:
             try:
                 found = list(self._entries(part, descriptor))
@@ -123,7 +167,7 @@ class SimulatedWork:
             failures += [
                 Failure(descriptor.sequence, descriptor.location, "breaks a constraint", "data", index)
                 for index, kind in kinds.items()
-                if kind == RULED_OUT and is_ruled and self._tables.dead_letters is None
+                if kind == RULED_OUT and is_ruled and self.setup.dead_letters is None
             ]
         return failures
 
@@ -149,10 +193,10 @@ class SimulatedWork:
         return entries
 
     def _route(self, record: Record) -> str:
-        names, dead_letters = self._tables.names, self._tables.dead_letters
+        names, dead_letters = self.setup.tables, self.setup.dead_letters
         if record.kind == "x" and dead_letters is not None:
             return dead_letters
         has_second = len(names) > (2 if dead_letters is not None else 1)
-        if record.kind == "b" and has_second and self.digest == ROUTINGS[0]:
+        if record.kind == "b" and has_second and self.setup.routing == ROUTINGS[0]:
             return names[1]
         return names[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 from buffer.testing.simulator.clients import add_clients, simulate_clients
@@ -24,7 +25,7 @@ from buffer_delta.testing.actors.loader import LoaderActor, LoaderSettings
 from buffer_delta.testing.actors.maintenance import LedgerLossActor, ReplanActor
 from buffer_delta.testing.actors.operator import OperatorActor
 from buffer_delta.testing.tables import KILLS, POISON, RAISES, REFUSED, RULED_OUT, Tables
-from buffer_delta.testing.work import Poison
+from buffer_delta.testing.work import ROUTINGS, Poison, Setup
 
 QUEUES = 0.2  # of all worlds
 COLLECTIONS = 0.2
@@ -36,7 +37,9 @@ REPLANS = 0.15
 RULES = 0.6  # … with dead letters: the main table gets a constraint, and loses it
 NEVER_S = float("inf")
 DEAD_LETTERS = "dead letters"
-TABLES = (["main"], ["main", "second"], ["main", DEAD_LETTERS], ["main", "second", DEAD_LETTERS])
+TABLES = (("main",), ("main", "second"), ("main", DEAD_LETTERS), ("main", "second", DEAD_LETTERS))
+OLDER = 0.3  # … where loaders of the release before are upgraded
+MIXED = 0.4  # … where loaders have different tables, which join and leave
 
 
 def world_of(seed: int) -> str:
@@ -66,17 +69,24 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     blocked = random.random() < BLOCKED
     pace = Pace(random, ("busy",) if blocked else ("brisk", "brisk", "busy", "busy", "patient"))
     world = make_world(seed, "loader", pace, random, trace)
-    names = random.choice(TABLES)
+    setups = _draw_setups(random, blocked)
+    is_mixed = len({setup.tables for setup in setups}) > 1
+    names = [name for name in TABLES[-1] if any(name in setup.tables for setup in setups)]
     tables = Tables(world, names, DEAD_LETTERS if DEAD_LETTERS in names else None)
     loses_ledger = not blocked and random.random() < LEDGER_LOSSES
     poisoned = blocked or (not loses_ledger and random.random() < 0.4)
     failing = random.sample((POISON, RAISES, KILLS, REFUSED), random.choice((1, 1, 2, 4))) if poisoned else []
-    is_ruled = tables.dead_letters is not None and not loses_ledger and random.random() < RULES
-    kinds = "aab" + ("x" if tables.dead_letters else "") + "".join(failing) + (2 * RULED_OUT if is_ruled else "")
+    is_ruled = tables.dead_letters is not None and not is_mixed and not loses_ledger and random.random() < RULES
+    kinds = (
+        ("ab" if is_mixed else "aab")
+        + ("x" if tables.dead_letters else "")
+        + "".join(failing)
+        + (2 * RULED_OUT if is_ruled else "")
+    )
     add = add_clients if not loses_ledger and random.random() < NUMBERED else add_producers
     add(world, random, pace, kinds=kinds, batches=random.choice((2, 4, 8)))
     add_collectors(world, random, pace)
-    _add_loaders(world, random, pace, tables, blocked, loses_ledger)
+    _add_loaders(world, random, pace, tables, setups, blocked, loses_ledger)
     if loses_ledger:
         world.add(LedgerLossActor(world, "ledger loss"), random.uniform(0.0, pace.storm_s))
     elif not blocked and len(names) > 1 and not pace.is_patient and random.random() < REPLANS:
@@ -96,11 +106,37 @@ def simulate_loader(seed: int, trace: Trace | None = None) -> World:
     return world
 
 
-def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, blocked: bool, loses_ledger: bool) -> None:
-    """One to three loaders, started together or one after the other, all with the same settings."""
+def _draw_setups(random: Random, blocked: bool) -> list[Setup]:
+    """Of the loaders of one world: the same tables for all and two ways to route, or any tables."""
+    if not blocked and random.random() < MIXED:
+        # Often one without any other table: its ranges have no split, and may be committed at any moment.
+        sets = random.choice((TABLES[:1], ())) or random.sample(TABLES, 1)
+        sets = [*sets, *random.sample([names for names in TABLES if names not in sets], random.choice((1, 1, 2, 3)))]
+        return [_setup(names).routed(random.choice(ROUTINGS)) for names in sets]
+    setup = _setup(random.choice(TABLES))
+    return [setup, setup.routed(ROUTINGS[1])]
+
+
+def _setup(names: tuple[str, ...]) -> Setup:
+    return Setup(names, DEAD_LETTERS if DEAD_LETTERS in names else None)
+
+
+def _add_loaders(
+    world: World,
+    random: Random,
+    pace: Pace,
+    tables: Tables,
+    setups: Sequence[Setup],
+    blocked: bool,
+    loses_ledger: bool,
+) -> None:
+    """One to three loaders, started together or one after the other, with the same rules."""
+    is_mixed = len({setup.tables for setup in setups}) > 1
     has_dead_letters = tables.dead_letters is not None
     skips = has_dead_letters and not blocked and random.random() < 0.6
-    fixed_at_s = random.choice((pace.storm_s / 2, pace.storm_s, NEVER_S if skips else pace.storm_s * 1.2))
+    # Where sets are mixed, a range may be begun for tables without dead letters: then it waits until that is fixed.
+    last_s = NEVER_S if skips and not is_mixed else pace.storm_s * 1.2
+    fixed_at_s = random.choice((pace.storm_s / 2, pace.storm_s, last_s))
     poison = Poison(
         world.scheduler,
         Random(random.random()),
@@ -109,23 +145,29 @@ def _add_loaders(world: World, random: Random, pace: Pace, tables: Tables, block
         calm_at_s=pace.storm_s,
         executor_chance=random.choice((0.0, 0.0, 0.1, 0.4)),
     )
+    rules = _draw_rules(random, blocked, skips, loses_ledger)
     settings = LoaderSettings(
-        rules=_draw_rules(random, blocked, skips, loses_ledger),
+        rules=rules,
         max_batches=random.choice((1, 2, 3, 5)),
         poll_s=pace.poll_s,
         # Shorter than a request may take: then a call gives up without knowing what became of its write.
         cas_timeout_s=random.choice((pace.cas_timeout_s, pace.timeout_s)),
         retries=random.choice((0, 1, 3)),
+        setups=setups,
+        is_mixed=is_mixed,
+        # A lost ledger is adopted by the release that wrote it.
+        older_chance=0.0 if loses_ledger or rules.adopt or random.random() > OLDER else random.choice((0.5, 1.0)),
         # A plan that `adopt` makes up does not know under which routing the range was begun.
-        new_routing_chance=0.0 if loses_ledger else random.choice((0.0, 0.3, 0.6)),
+        new_setup_chance=0.0 if loses_ledger and not is_mixed else random.choice((0.0, 0.3, 0.6)),
         restarts_after_fenced_max=20 if blocked else random.choice((0, 1, 2)),
-        skip_chance=0.7 if has_dead_letters else 0.0,
+        # What an operator gives up is nowhere if the range was begun without dead letters.
+        skip_chance=0.7 if has_dead_letters and not is_mixed else 0.0,
         collect_s=own_collector(random, pace),
     )
     if blocked:
         every_s = (0.01, pace.storm_s / 20)
         world.add(OperatorActor(world, "eager operator", skip_chance=settings.skip_chance, every_s=every_s))
-    for index in range(random.choice((2, 3) if blocked else (1, 1, 2, 2, 3))):
+    for index in range(random.choice((2, 3) if blocked or is_mixed else (1, 1, 2, 2, 3))):
         loader = LoaderActor(world, f"loader{index}", tables, poison, settings)
         world.add(loader, random.choice((0.0, random.uniform(0.0, pace.storm_s))))
 

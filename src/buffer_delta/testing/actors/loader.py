@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from buffer.config import ConsumerConfig
-from buffer.errors import Fenced, LedgerLost, ObjectNotFound
+from buffer.errors import CorruptLedger, Fenced, LedgerLost, ObjectNotFound, QueueBound
 from buffer.model import BatchDescriptor
 from buffer.names import ledger_path
 from buffer.testing.simulator.actors.collector import collect_beside
@@ -20,8 +20,9 @@ from buffer_delta.load.retry import PASSING, range_backoff
 from buffer_delta.testing.actors.browser import BrowserActor
 from buffer_delta.testing.actors.operator import OperatorActor
 from buffer_delta.testing.delta_log import JobFailed, RowRefused, SimulatedTarget
+from buffer_delta.testing.older import OlderProtocol, OlderWork
 from buffer_delta.testing.tables import Tables
-from buffer_delta.testing.work import ROUTINGS, CannotPrepare, Poison, SimulatedWork
+from buffer_delta.testing.work import CannotPrepare, Poison, Setup, SimulatedWork
 
 _JOBS = (JobFailed, CannotPrepare, RowRefused)
 WAIT_CHANCE = 0.1
@@ -39,7 +40,13 @@ class LoaderSettings:
     cas_timeout_s: float
     retries: int
     """How often a loader tries a range again before it exits and is started anew."""
-    new_routing_chance: float
+    setups: Sequence[Setup]
+    """The configurations that loaders may have: each begins with one of them."""
+    new_setup_chance: float
+    is_mixed: bool
+    """They have different tables, and change them."""
+    older_chance: float
+    """How likely a loader begins as one of the release before."""
     restarts_after_fenced_max: int
     """Restarting for ever would be a duel, which the documentation forbids."""
     skip_chance: float
@@ -54,8 +61,14 @@ class LoaderActor(Actor):
         self.tables = tables
         self.poison = poison
         self.settings = settings
-        self.rules = replace(settings.rules, has_dead_letters=tables.dead_letters is not None)
-        self.routing = ROUTINGS[0]
+        self.rules = settings.rules
+        self.setup = self._any_setup(settings.setups[:1])
+        self.is_older = settings.older_chance > 0 and self.chance(settings.older_chance)
+        """Of the release before, and not upgraded yet."""
+        if self.is_older:
+            self.setup = settings.setups[0]
+        self.is_settled = False
+        """Its configuration does not change any more."""
         self.restarts_after_fenced = 0
         self.lives: list[Process] = []
         self.is_held_back = False
@@ -68,14 +81,15 @@ class LoaderActor(Actor):
         while self.is_held_back:
             self.glance(host)
         config = ConsumerConfig(store=host.store, gc_enabled=False, cas_timeout_s=self.settings.cas_timeout_s)
-        protocol = LoadProtocol(
+        protocol = (OlderProtocol if self.is_older else LoadProtocol)(
             config,
             host.store,
-            [SimulatedTarget(self.world, host, log, self.poison.refuses) for log in self.tables.logs],
-            SimulatedWork(host, self.tables, self.poison, self.routing),
+            [self._target(host, name) for name in self.setup.tables],
+            (OlderWork if self.is_older else SimulatedWork)(host, self.poison, self.setup),
             host.clock,
-            self.rules,
+            self._rules(),
             reached=lambda step: self._reached(host, step),
+            open_table=lambda name: self._target(host, name),
         )
         protocol.open()
         self.world.queue.claimed(host.process, protocol.epoch)
@@ -84,6 +98,14 @@ class LoaderActor(Actor):
         while True:
             if not self._step_with_retries(host, protocol):
                 self.rest(host, self.settings.poll_s)
+
+    def _target(self, host: Host, name: str) -> SimulatedTarget:
+        return SimulatedTarget(self.world, host, self.tables.log(name), self.poison.refuses)
+
+    def _rules(self) -> Rules:
+        has_dead_letters = self.setup.dead_letters is not None
+        strategy = self.rules.dlq_strategy if has_dead_letters else "block"
+        return replace(self.rules, has_dead_letters=has_dead_letters, dlq_strategy=strategy)
 
     def _reached(self, host: Host, step: str) -> None:
         self.world.scheduler.counts[f"reached: {step.partition(' ')[0]}"] += 1
@@ -110,13 +132,18 @@ class LoaderActor(Actor):
         delay_s = self.draw(self.world.weather.restart_s)
         if isinstance(error, Fenced):
             return self._after_fenced(delay_s)
+        if self.is_older and isinstance(error, CorruptLedger | QueueBound):
+            self.world.scheduler.counts["older loaders refused"] += 1
+            self.is_older = False
+            return delay_s
         if isinstance(error, Blocked):
             operator = OperatorActor(self.world, "operator", skip_chance=self.settings.skip_chance)
             self.world.add(operator, self.draw(OPERATOR_S))
             return delay_s
         if isinstance(error, RouteChanged):
-            if error.planned_digest in ROUTINGS:
-                self.routing = error.planned_digest
+            begun = Setup.of_digest(error.planned_digest, self.tables.dead_letters)
+            if begun is not None:
+                self.setup = begun
             else:
                 self.tables.put_rules_back(error.planned_digest)
             return delay_s
@@ -126,7 +153,7 @@ class LoaderActor(Actor):
         if isinstance(error, ObjectNotFound):
             return super().ended(error)  # a batch that is needed is gone
         if isinstance(error, (*PASSING, CommitSkipped, *_JOBS)):
-            self._perhaps_change_routing()
+            self._perhaps_change_setup()
             return delay_s
         return super().ended(error)
 
@@ -145,8 +172,16 @@ class LoaderActor(Actor):
         return delay_s
 
     def crashed(self) -> None:
-        self._perhaps_change_routing()
+        self._perhaps_change_setup()
 
-    def _perhaps_change_routing(self) -> None:
-        if self.chance(self.settings.new_routing_chance):
-            self.routing = ROUTINGS[1]
+    def _perhaps_change_setup(self) -> None:
+        if self.is_older:
+            self.is_older = self.chance(0.5)
+            self.world.scheduler.counts["upgrades"] += not self.is_older
+        elif not self.is_settled and self.chance(self.settings.new_setup_chance):
+            self.setup = self._any_setup(self.settings.setups[-1:])
+            self.world.scheduler.counts["setups changed"] += 1
+
+    def _any_setup(self, among: Sequence[Setup] = ()) -> Setup:
+        setups = among if among and not self.settings.is_mixed else self.settings.setups
+        return self.world.scheduler.random.choice(list(setups))

@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from buffer.ledger.plan import Ledger
+from buffer.ledger.plan import Ledger, is_for_main_alone
 from buffer.names import ledger_path
 from buffer.testing.simulator.world import MANIFEST_PATH, Actor, Host, World
 from buffer_delta.load.plans import Plans
 from buffer_delta.testing.actors.loader import LoaderActor
-from buffer_delta.testing.work import ROUTINGS
+from buffer_delta.testing.work import Setup
 
 
 class MaintenanceActor(Actor):
@@ -59,19 +59,25 @@ class LedgerLossActor(MaintenanceActor):
         lost = self.world.server.objects.pop(ledger_path(MANIFEST_PATH), None)
         host.process.note("the ledger is lost" if lost else "there was no ledger to lose")
         self.world.scheduler.counts["ledgers lost"] += lost is not None
+        last = Ledger.from_bytes(lost).plan if lost else None
         for loader in loaders:
             loader.rules = replace(loader.rules, adopt=True)
             loader.lost_ledger = lost
+            # What is under way must be completed by the configuration that began it, and only the operator knows.
+            loader.setup = (Setup.of_digest(last.digest, loader.tables.dead_letters) if last else None) or loader.setup
+            loader.is_settled = True
 
 
 class ReplanActor(MaintenanceActor):
     """The configuration of all loaders changes, also for a range that was begun: `buffer-delta unblock --replan`."""
 
     def is_due(self, loaders: Sequence[LoaderActor]) -> bool:
-        """A range is decided, and in no table yet."""
+        """A range is decided, or goes to the main table alone, and is in no table yet."""
         data = self.world.server.objects.get(ledger_path(MANIFEST_PATH))
         ledger = Ledger.from_bytes(data) if data is not None else None
-        if ledger is None or ledger.plan is None or ledger.plan.quarantined is None:
+        if ledger is None or ledger.plan is None or ledger.blocked is not None:
+            return False
+        if ledger.plan.quarantined is None and not is_for_main_alone(ledger):
             return False
         positions = [log.look(ledger.app_id or "").position for log in loaders[0].tables.logs]
         return all(position < ledger.plan.first for position in positions)
@@ -83,4 +89,4 @@ class ReplanActor(MaintenanceActor):
         host.process.note(f"replanned {forgotten}")
         self.world.scheduler.counts["ranges replanned"] += forgotten is not None
         for loader in loaders:
-            loader.routing = ROUTINGS[1]
+            loader.setup = loader.settings.setups[-1]
