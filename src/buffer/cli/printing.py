@@ -69,6 +69,11 @@ def echo(text: str = "", *, err: bool = False) -> None:
     click.echo(printable(text), err=err)
 
 
+def verdict(mark: str, colour: str, text: str) -> None:
+    """A line that begins with a word of ours, in colour on a terminal."""
+    click.echo(f"{click.style(mark, fg=colour, bold=True)}  {printable(text)}")
+
+
 def print_json(value: Any, *, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> None:
     """A document and a newline, written as it is made: `Lazy` lists are never there as a whole."""
     pieces: list[str] = []

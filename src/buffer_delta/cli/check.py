@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from buffer.cli.interrupts import InterruptibleClock
 from buffer.cli.options import queue_options
-from buffer.cli.printing import one_line, print_json, printable
+from buffer.cli.printing import one_line, print_json, printable, verdict
 from buffer.cli.shell import DONE, FAILED, describe, json_option
 from buffer.consume.fetch import FetchHandle
 from buffer.errors import BufferQueueError
@@ -72,7 +72,7 @@ def check(no_spark: bool, as_json: bool, **options: Any) -> int:
 def show(found: Finding) -> None:
     mark, colour = MARKS[found.verdict]
     name = printable(found.what).ljust(18)
-    click.echo(f"{click.style(mark, fg=colour, bold=True)}  {name}  {printable(one_line(found.said))}")
+    verdict(mark, colour, f"{name}  {one_line(found.said)}")
 
 
 def findings(config: LoaderConfig, spark_settings: dict[str, Any] | None) -> Iterator[Finding]:
