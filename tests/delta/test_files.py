@@ -99,6 +99,24 @@ def test_should_write_nothing_for_no_rows() -> None:
     assert list(store.list("")) == []
 
 
+def test_should_keep_no_bounds_of_floats_in_the_file() -> None:
+    """Arrow's leave NaN out, which is more than any number to Spark: `x > 5` would skip the row group that has it."""
+    nan = float("nan")
+    pair = pa.struct([("f", pa.float32()), ("i", pa.int32())])
+    kinds = {"x": pa.float64(), "pair": pair, "list": pa.list_(pa.float64()), "map": pa.map_(pa.string(), pa.float32())}
+    rows = [
+        {"x": 1.0, "pair": {"f": nan, "i": 1}, "list": [nan, 1.0], "map": [("a", nan)]},
+        {"x": nan, "pair": {"f": 2.0, "i": 2}, "list": [2.0], "map": [("b", 1.0)]},
+    ]
+    store, schema = open_store("memory://"), pa.schema(list(kinds.items()))
+    (file,) = write_files([pa.RecordBatch.from_pylist(rows, schema)], FileRules(schema), store)
+    group = pq.ParquetFile(pa.BufferReader(store.get(file.path).data)).metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    bounded = [column.path_in_schema for column in columns if column.is_stats_set or column.has_column_index]
+    assert bounded == ["pair.i", "map.key_value.key"]
+    assert json.loads(file.stats)["maxValues"] == {"x": "NaN", "pair": {"f": "NaN", "i": 2}}
+
+
 # Partitions
 
 

@@ -111,6 +111,16 @@ def test_should_order_numbers_as_spark_does(values: list[Any], wanted: tuple[Any
     assert bounds(values, pa.float64()) == wanted
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_should_have_no_bounds_where_one_is_not_utf8(at: int) -> None:
+    """Spark's own strings may be so: those of CAST(value AS STRING)."""
+    odd, plain = pa.array([b"\xff", b"b"], pa.binary()).view(pa.string()), pa.array(["a", None])
+    schema = pa.schema([("v", pa.string())])
+    batches = [pa.record_batch([each], schema=schema) for each in ([odd, plain], [plain, odd])[at]]
+    wanted = {"numRecords": 4, "minValues": {}, "maxValues": {}, "nullCount": {"v": 1}}
+    assert json.loads(file_stats(batches, schema)) == wanted
+
+
 def test_should_print_a_float_as_short_as_it_is() -> None:
     assert bounds([0.1, 0.2], pa.float32()) == ("0.1", "0.2")
 

@@ -1,7 +1,12 @@
-"""Which columns of a Parquet file get a dictionary: only where it pays. Pure, no Spark.
+"""How the columns of a Parquet file are written: which get a dictionary, which statistics. Pure, no Spark.
 
+A dictionary only where it pays.
 Arrow tries a dictionary for every column and falls back when it has grown too large; until then it has hashed every
 value for nothing. A look at the first rows tells most of it: a column whose values hardly repeat there gets none.
+
+Statistics only where they tell Spark the truth. Arrow leaves NaN out of a column's bounds, and to Spark NaN is larger
+than any number: it would skip a row group with a NaN in it where a query asks for more than the maximum. So floats
+get none; what Delta's log says of the whole file (`stats.py`) knows NaN.
 """
 
 from __future__ import annotations
@@ -24,6 +29,13 @@ def dictionary_columns(table: pa.Table) -> list[str]:
         # Arrow's offsets of a slice's children lead into the whole batch: only as much is looked at as is needed.
         paths += [path for path, values in _leaves(name, column.combine_chunks()) if _repeats(values)]
     return paths
+
+
+def statistics_columns(schema: pa.Schema) -> list[str]:
+    """The Parquet paths of the columns to keep minimum and maximum of."""
+    empty = schema.empty_table()
+    leaves = (leaf for name in schema.names for leaf in _leaves(name, empty.column(name).combine_chunks()))
+    return [path for path, values in leaves if not pa.types.is_floating(values.type)]
 
 
 def _repeats(values: pa.Array) -> bool:

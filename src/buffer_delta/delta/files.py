@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from buffer.clock import Clock, SystemClock
 from buffer.store import Store
-from buffer_delta.delta.encodings import dictionary_columns
+from buffer_delta.delta.encodings import dictionary_columns, statistics_columns
 from buffer_delta.delta.file_rules import CODEC_SUFFIXES, CODECS, MIB
 from buffer_delta.delta.file_rules import DataFile as DataFile
 from buffer_delta.delta.file_rules import FileRules as FileRules
@@ -115,6 +115,7 @@ class _OpenFile:
                 version="2.6",
                 compression=CODECS[self._rules.codec],
                 use_dictionary=dictionary_columns(table),
+                write_statistics=statistics_columns(self._schema),
                 data_page_size=PAGE_BYTES,
                 store_schema=False,  # Arrow's own schema says what Parquet's types do not; Spark's need none of it
                 store_decimal_as_integer=True,

@@ -8,6 +8,7 @@ What Spark's own writer collects, this collects, of the same columns and with th
 - Numbers, dates, timestamps and strings have a minimum and a maximum. A leaf that is null everywhere has none.
 - NaN is larger than any number, and written as a string like the infinities. -0.0 and 0.0 are equal: the first stays.
 - Strings are compared by their UTF-8 bytes. A minimum is cut, a maximum is cut and rounded up (`cut_max`).
+  Spark's strings may hold any bytes, those of a cast from BINARY do: a bound that is not UTF-8 is none.
 - Timestamps are cut to milliseconds, down also for the maximum: readers allow for that.
 
 Two things differ from Spark's text and never from its meaning: timestamps are in UTC, where Spark has the offset of its
@@ -77,19 +78,25 @@ class StatsRules:
 class Leaf:
     """The bounds and the nulls of one column so far. `kind` is its Arrow type."""
 
-    __slots__ = ("_max", "_min", "kind", "nulls")
+    __slots__ = ("_has_bounds", "_max", "_min", "kind", "nulls")
 
     def __init__(self, kind: pa.DataType) -> None:
         self.kind = kind
         self.nulls = 0
+        self._has_bounds = _has_bounds(kind)
         self._min: Any = None
         self._max: Any = None
 
     def add(self, values: pa.Array | pa.ChunkedArray) -> None:
         self.nulls += values.null_count
-        if values.null_count == len(values) or not _has_bounds(self.kind):
+        if values.null_count == len(values) or not self._has_bounds:
             return
-        for low, high in _bounds(values, self.kind):
+        try:
+            bounds = list(_bounds(values, self.kind))
+        except UnicodeDecodeError:
+            self._has_bounds, self._min, self._max = False, None, None
+            return
+        for low, high in bounds:
             if self._min is None or _less(low, self._min):
                 self._min = low
             if self._max is None or _less(self._max, high):
