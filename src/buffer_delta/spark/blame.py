@@ -17,8 +17,12 @@ from buffer_delta.errors import SchemaMismatch
 Fault: TypeAlias = Literal["data", "infra"]
 
 _OURS = re.compile(r"buffer\.errors\.(\w+)(?:: (.*))?")
-_INFRA_OF_OURS = ("StorageError", "ObjectNotFound", "StoreUnusable", "Throttled", "ContentionError", "CorruptBatch")
-"""A batch that the look before could read, and the job cannot: something on the way is wrong."""
+_INFRA_OF_OURS = (
+    *("StorageError", "ObjectNotFound", "StoreUnusable", "Throttled", "ContentionError", "CorruptBatch"),
+    "InvalidConfig",
+)
+"""Of what a job says. A batch that the look before could read, and the job cannot: something on the way is wrong. A
+setting that only an executor refuses: it lacks what the driver has, the file with a store's keys say."""
 _INFRA = re.compile(
     r"ExecutorLostFailure.*(?:unrelated to the running tasks|preempted|decommission)"
     r"|java\.net\.|javax\.net\.ssl\.|UnknownHostException|SocketTimeout|Connection (?:refused|reset)"
