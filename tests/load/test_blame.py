@@ -27,7 +27,9 @@ buffer.errors.ObjectNotFound: no object 'ingest/1.batch'
     [
         Exception(FETCH),
         Exception("buffer.errors.CorruptBatch: entry 3"),
-        Exception("buffer.errors.InvalidConfig: gs://lake/t cannot be opened with the options service_account: no file"),
+        Exception(
+            "buffer.errors.InvalidConfig: gs://lake/t cannot be opened with the options service_account: no file"
+        ),
         Exception("java.io.IOException: No space left on device"),
         Exception("org.apache.hadoop.security.AccessControlException: Permission denied"),
         Exception("java.net.ConnectException: Connection refused"),

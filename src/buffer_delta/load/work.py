@@ -253,7 +253,7 @@ class SparkWork:
         the transform may have made several rows of one: only now, for so far `_index` tells whose fault a row is."""
         sequence, index = self._layout.sequence, self._layout.index
         if self._numbers_rows and sequence is not None and index is not None:
-            names = [name for name, _ in self._by_name()]
+            names = [name for name, _ in self._by_name() if name in parts]
             parts = parts | {name: FrameRows(numbered(parts[name].frame(), sequence, index)) for name in names}
         if not self._format.evolving:
             return parts
