@@ -19,6 +19,7 @@ from buffer_delta.cli import cli
 from buffer_delta.cli.app import EXIT_CODES
 from buffer_delta.cli.demo import MARKER, is_exact, prepare_folder
 from buffer_delta.cli.settings import loader_settings
+from buffer_delta.cli.status import _where
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import (
     Blocked,
@@ -218,9 +219,18 @@ def test_should_say_when_there_is_nothing_to_replan(buffer_delta: InProcess, tmp
     ledger = Ledger.from_bytes(store.get("ingest/manifest.ledger").data)
     assert ledger.plan is not None
     plan = dataclasses.replace(ledger.plan, tables=("events", "bad"))
-    store.put("ingest/manifest.ledger", ledger.changed(plan=plan).to_bytes())
+    store.put("ingest/manifest.ledger", ledger.changed(plan=plan, blocked=None).to_bytes())
     assert "nothing was begun" in buffer_delta("unblock", "--store", tmp_path, "--replan").out
     assert buffer_delta("unblock", "--store", tmp_path, "--replan", "--json").json() == {"replanned": None}
+
+
+def test_should_look_for_tables_where_they_are_and_not_in_the_folder_of_the_command() -> None:
+    """From another folder `./clicks` would seem to hold nothing, and a range be replanned that it holds a part of."""
+    tables, places = ("./events", "./clicks", "s3a://b/bad", "db.t"), ("file:/a/events", "file:/a/clicks", "s3://b/bad")
+    ledger = Ledger(queue_id="q", tables=tables, places=(*places, "spark_catalog.db.t"))
+    found = _where(ledger)
+    assert found == dict(zip(tables, ("file:/a/events", "file:/a/clicks", "s3a://b/bad", "db.t"), strict=True))
+    assert _where(dataclasses.replace(ledger, places=())) == {name: name for name in tables}
 
 
 def test_should_not_call_a_queue_unblocked_that_is_not_there(buffer_delta: InProcess, tmp_path: Path) -> None:

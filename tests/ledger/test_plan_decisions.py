@@ -201,6 +201,12 @@ class TestBlock:
         ledger = replace(STANDING, plan=replace(NEXT, tables=("events", "dead_letters")))
         assert decide.replanned(ledger) is ledger
 
+    def test_should_replan_what_is_blocked(self) -> None:
+        """Also of several tables with nothing decided: the way out that the documentation names must be one."""
+        several = replace(NEXT, attempts=5, tables=("events", "clicks"))
+        free = decide.replanned(replace(STANDING, plan=several, blocked=BLOCKED))
+        assert free == replace(STANDING, generation=8, plan=replace(NEXT, attempts=0, tables=()), blocked=None)
+
 
 class TestTables:
     OLDER = replace(STANDING, tables=("events", "dead_letters"))

@@ -163,8 +163,8 @@ def _bound_elsewhere(ledger: Ledger, binding: Binding) -> QueueBound:
         f"this queue feeds the app {ledger.app_id!r} into {main}{_at(ledger.places)}; it was asked to feed "
         f"{binding.app_id or 'the same app'!r} into {asked}{_at(binding.places)}. One queue feeds one app and one main "
         "table: another one's acks would drop what this one never loaded. Use those settings, or another queue. A "
-        "table that was moved or renamed with its log goes on by itself once the new name finds it; for one that was "
-        "copied or made again, pass adopt=True with an explicit app_id",
+        "table that was moved or renamed with its log, from its second range on, goes on by itself once the new name "
+        "finds it; for one that was moved before, copied or made again, pass adopt=True with an explicit app_id",
         app_id=binding.app_id,
         tables=binding.tables,
         bound_app_id=ledger.app_id,

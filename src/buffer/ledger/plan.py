@@ -193,8 +193,11 @@ def is_for_main_alone(ledger: Ledger) -> bool:
 
 
 def may_be_replanned(ledger: Ledger) -> bool:
-    """Whether something keeps the next loader from taking the plan on as its own."""
-    return ledger.plan is not None and (ledger.plan.quarantined is not None or is_for_main_alone(ledger))
+    """Whether something keeps the next loader from taking the plan on as its own: it is decided, goes to the main table
+    alone, or is blocked."""
+    if ledger.plan is None:
+        return False
+    return ledger.plan.quarantined is not None or is_for_main_alone(ledger) or ledger.blocked is not None
 
 
 _ABSENT: Mapping[str, Any] = {"entries": {}, "rules": None, "tables": None}
@@ -328,7 +331,7 @@ def unblocked(ledger: Ledger | None, *, skip: bool) -> Ledger | None:
 
 def replanned(ledger: Ledger | None) -> Ledger | None:
     """With nothing decided about the planned range, so that the next start may load it in another way, also into other
-    tables. Several tables with nothing decided yet are free as they are."""
+    tables. Several tables with nothing decided yet are free as they are, unless the range is blocked."""
     if ledger is None or ledger.plan is None or not may_be_replanned(ledger):
         return ledger
     return ledger.changed(plan=ledger.plan.undecided(), blocked=None)

@@ -60,7 +60,7 @@ def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options
         places = Places(found.ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
             tables = _table_statuses(spark, found)
-            left = {name: _orphans(spark, name) for name in found.ledger.tables} if with_orphans else {}
+            left = {name: _orphans(spark, at) for name, at in _where(found.ledger).items()} if with_orphans else {}
     seen = one_look(store, config, found, tuple(tables), limits=Limits(max_lag_s=max_lag_s))
     if as_json:
         orphans = {name: [dataclasses.asdict(each) for each in files] for name, files in left.items()}
@@ -79,6 +79,15 @@ def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options
         )
     if with_orphans:
         _print_orphans(left)
+
+
+def _where(ledger: Ledger) -> dict[str, str]:
+    """What to open for each of the ledger's tables. A path may be relative to a folder that is not this one: were the
+    table looked for here, it would seem to be gone, and to hold nothing."""
+    places = ledger.places or ledger.tables
+    return {
+        name: place if place.startswith("file:") else name for name, place in zip(ledger.tables, places, strict=True)
+    }
 
 
 def _print_orphans(left: Mapping[str, Sequence[Orphan]]) -> None:
@@ -103,7 +112,7 @@ def _table_statuses(spark: SparkSession, queue: QueueStatus) -> list[TableStatus
 
     ledger = queue.ledger
     assert ledger is not None, "the caller looked"
-    seen = [DeltaTarget(spark, name).look(ledger.app_id or "") for name in ledger.tables]
+    seen = [DeltaTarget(spark, at).look(ledger.app_id or "") for at in _where(ledger).values()]
     places = ledger.places or ledger.tables
     behind = max(0, queue.next_sequence - 1 - seen[0].position)
     found = []
@@ -126,7 +135,7 @@ def _table_statuses(spark: SparkSession, queue: QueueStatus) -> list[TableStatus
 @click.option(
     "--skip",
     is_flag=True,
-    help="Give the bad batches and entries up: they go to the dead letters, if the loader has that table.",
+    help="Give the bad batches and entries up: they go to the dead letters, if the range was begun with that table.",
 )
 @click.option(
     "--replan",
@@ -141,8 +150,9 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
     A loader blocks when batches cannot be read, or entries fail every time, after several attempts and its
     dlq_strategy says so; its error and `buffer ledger dump` name them with the reasons. Fix them, the table or the
     configuration, then run this and start the loader again: it tries the same range once more. Or give just those up
-    with --skip: they go to the dead letters, or, if the loader has no such table, are left out. Their objects stay
-    until the collector comes: copy them first if you may want them again.
+    with --skip: they go to the dead letters, or, if the range was begun without such a table, are left out (to have
+    them in one that is new, use --replan instead). Their objects stay until the collector comes: copy them first if
+    you may want them again.
 
     With --replan, a range that was begun and cannot be finished, because its configuration does not fit the table,
     say, or because the dead letters joined after it was begun, is set free for a changed one. It is refused if a table
@@ -174,7 +184,9 @@ def unblock(skip: bool, replan: bool, as_json: bool, **options: Any) -> None:
             + [plural(entries, "entries")] * bool(entries)
         )
         after = (
-            f"{bad} go to the dead letters, if there are any, else nowhere" if skip else f"{bad} will be tried again"
+            f"{bad} go to the dead letters, if the range was begun with any, else nowhere"
+            if skip
+            else f"{bad} will be tried again"
         )
         echo(f"batches {released.first}..{released.last} are released: {after} when the loader starts")
 
@@ -188,7 +200,7 @@ def _replan(journal: Plans, config: QueueConfig, options: dict[str, Any], as_jso
         places = Places(ledger.tables, config.store, config.store_options)
         with running_spark("buffer-delta unblock", loads=places, **_spark_settings(options)) as spark:
             app_id = ledger.app_id or ""
-            positions = {name: DeltaTarget(spark, name).look(app_id).position for name in ledger.tables}
+            positions = {name: DeltaTarget(spark, at).look(app_id).position for name, at in _where(ledger).items()}
         plan = journal.replan() if _is_free(ledger, positions) else None
     if as_json:
         print_json({"replanned": {"first": plan.first, "last": plan.last} if plan else None})

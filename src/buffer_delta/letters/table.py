@@ -57,7 +57,11 @@ class LetterTable:
         seen = self.target.look(APP)
         missing = [column for column in _NEEDED if seen.version is None or column not in seen.schema.names]
         if missing:
-            what = "there is no table" if seen.version is None else f"it has no column {missing[0]!r}"
+            what = (
+                "there is no table (the first letter makes it)"
+                if seen.version is None
+                else f"it has no column {missing[0]!r}"
+            )
             raise InvalidInput(f"{name!r} is not a dead-letter table: {what}")
         self.table_id = str(seen.table_id)
         path = path_of(name)

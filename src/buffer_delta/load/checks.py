@@ -109,12 +109,16 @@ def same_queue(ledger: Ledger, store: CanGet, manifest_path: str) -> None:
     )
 
 
-def meets_queue(main: str, committed: int, store: CanGet, manifest_path: str) -> None:
-    """The queue still holds what comes next in the main table."""
+def queue_start(store: CanGet, manifest_path: str) -> int:
+    """The first sequence that the queue holds, or will; 0 where there is no queue yet."""
     try:
-        first = Manifest.from_bytes(store.get(manifest_path).data, location=manifest_path).first_sequence
+        return Manifest.from_bytes(store.get(manifest_path).data, location=manifest_path).first_sequence
     except ObjectNotFound:
-        return
+        return 0
+
+
+def meets_queue(main: str, committed: int, first: int) -> None:
+    """The queue, which begins at `first`, still holds what comes next in the main table."""
     if first > committed + 1:
         raise gap(main, committed, first, first - 1)
 
@@ -171,7 +175,7 @@ def same_tables(plan: Plan | None, tables: Mapping[tuple[str, ...], TableState])
 
 def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:
     """The error for rows that were taken back; `hidden_by` is the version of ours that came after, if one did."""
-    then = "then pass on_gap='skip' until the next commit"
+    then = "then pass on_gap='skip' until the next commit to this table"
     if hidden_by is not None:
         then = f"our commit of version {hidden_by} came after it, so the next start goes on and does not say this again"
     return TableRewritten(
@@ -233,6 +237,23 @@ def same_configuration(ledger: Ledger, committed: int, tables: Tables, digests: 
         last=plan.last,
         planned_digest=plan.digest,
         digest=next(iter(digests), ""),
+    )
+
+
+def nothing_to_nowhere(ledger: Ledger, committed: int, *, has_dead_letters: bool) -> None:
+    """What an operator gave up goes to the dead letters, and not nowhere because those joined too late for it."""
+    plan = ledger.plan
+    if plan is None or plan.last <= committed or not has_dead_letters or not is_for_main_alone(ledger):
+        return
+    if not plan.quarantined and not plan.entries:
+        return
+    raise RouteChanged(
+        f"the range {plan.first}..{plan.last} was begun for the main table alone, and a part of it was given up: the "
+        "dead letters joined later and would not get that. To have it there, stop every loader, run `buffer-delta "
+        "unblock --replan` and start one. To leave it out, start once without dead_letters",
+        first=plan.first,
+        last=plan.last,
+        planned_digest=plan.digest,
     )
 
 

@@ -48,8 +48,11 @@ class Members:
 
     def frontier(self, ledger: Ledger, tables: Mapping[str, TableState]) -> int:
         """Through which sequence everything is loaded. `tables` are ours, and those that `waits_for` names."""
-        older = waits_for(ledger)
-        return min(tables[name].position for name in older) if older else tables[self.main].position
+        return min(tables[name].position for name in (self.main, *waits_for(ledger)[1:]))
+
+    def others(self, ledger: Ledger) -> list[str]:
+        """The tables that `waits_for` names and that are not ours. The main one is: it is bound, wherever it is now."""
+        return [name for name in waits_for(ledger)[1:] if name not in self.names]
 
     def ahead(self, tables: Mapping[str, TableState]) -> list[int]:
         """The positions of tables that hold more than the main one."""

@@ -50,7 +50,7 @@ from buffer.errors import ContentionError, Fenced, LedgerLost, StorageError
 from buffer.ledger.binding import Binding
 from buffer.ledger.entries import count, listed, merged
 from buffer.ledger.plan import Blocked as BlockedState
-from buffer.ledger.plan import Ledger, Plan, is_for_main_alone, waits_for
+from buffer.ledger.plan import Ledger, Plan, is_for_main_alone
 from buffer.model import BatchDescriptor
 from buffer.store.base import Store
 from buffer_delta.delta.state import NOTHING, Commit, TableState
@@ -159,6 +159,7 @@ class LoadProtocol:
                 checks.not_blocked(ledger)
                 checks.pending_plan(ledger, found, self._members.main, accept_gaps=self._rules.accept_gaps)
                 checks.same_configuration(ledger, found, tables, self._work.known_digests)
+                checks.nothing_to_nowhere(ledger, found, has_dead_letters=self._rules.has_dead_letters)
             except BaseException:
                 self.close()
                 raise
@@ -169,10 +170,11 @@ class LoadProtocol:
         binding = self._binding()
         if self._rules.adopt:
             assert self._rules.app_id, "LoaderConfig wants an app_id with adopt"
+            # The queue first, the tables after: an ack comes after the commit, so a loader beside us makes no gap.
+            first = 0 if self._rules.accept_gaps else checks.queue_start(self._store, self._config.manifest_path)
             tables = {name: target.look(self._rules.app_id) for name, target in self._targets.items()}
             main, position = self._members.main, tables[self._members.main].position
-            if not self._rules.accept_gaps:  # before the queue is bound to a table that it cannot go on with
-                checks.meets_queue(main, position, self._store, self._config.manifest_path)
+            checks.meets_queue(main, position, first)  # before it is bound to a table that it cannot go on with
             ledger = self._journal.adopt(
                 binding,
                 position,
@@ -187,13 +189,14 @@ class LoadProtocol:
         # The tables first, the ledger after: plans are written ahead, so the ledger is never behind them.
         tables = self._look_at_all(ledger)
         ledger = self._journal.read() or ledger
-        if not set(waits_for(ledger)) <= tables.keys():  # bound, and planned, by an older release since we looked
+        if not tables.keys() >= set(self._members.others(ledger)):  # planned by an older release since we looked
             tables = self._look_at_all(ledger)
         committed = self._members.frontier(ledger, tables)
         checks.not_blocked(ledger)
         checks.ledger_knows(ledger, max(checks.positions(tables)))
         checks.not_inside(ledger.plan, tables)
         checks.same_configuration(ledger, committed, tables, self._work.known_digests)
+        checks.nothing_to_nowhere(ledger, committed, has_dead_letters=self._rules.has_dead_letters)
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
             self._check_same_tables(ledger, tables)
@@ -248,7 +251,8 @@ class LoadProtocol:
         digests = Digests(self._work.digest, self._alone.digest)
         again = self._members.as_ours(plan.tried_again(), digests, main_alone=self._is_for_main_alone)
         if self._rules.accept_gaps:  # else the next start would refuse the table that was accepted here
-            again = replace(again, table_ids=self._table_ids())
+            # Those of other places are kept: the main table may have been moved, and is bound by its id there.
+            again = replace(again, table_ids={**again.table_ids, **self._table_ids()})
         self._plan = self._journal.revise(self.epoch, plan, again)
         self._reached("planned")
         return self._plan, descriptors
@@ -509,7 +513,7 @@ class LoadProtocol:
         """Our tables, and those that a plan of an older release waits for."""
         app_id = ledger.app_id or ""
         self._known = {name: target.look(app_id) for name, target in self._targets.items()}
-        others = [name for name in waits_for(ledger) if name not in self._targets]
+        others = self._members.others(ledger)
         assert not others or self._open_table is not None, "a loader can open what its ledger names"
         return self._known | {name: self._open_table(name).look(app_id) for name in others if self._open_table}
 

@@ -74,6 +74,8 @@ class DeltaLog:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.table_id = f"id of {name}"
+        """… at first: it is kept when the table is renamed."""
         self.commits: list[Commit] = []
         self.witnesses: list[TableWitness] = []
 
@@ -85,7 +87,7 @@ class DeltaLog:
         rules = [commit.rules for commit in self.commits if commit.rules is not None]
         return TableState(
             len(self.commits) - 1,
-            f"id of {self.name}",
+            self.table_id,
             txns[-1] if txns else NOTHING,
             rules=rules[-1] if rules else TableRules(),
         )
