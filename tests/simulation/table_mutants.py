@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from buffer.ledger.plan import Ledger, Plan
 from buffer_delta.delta.state import TableState
-from buffer_delta.load import checks, members, protocol
+from buffer_delta.load import checks, members
 from buffer_delta.load.members import Digests, Members
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.testing.older import OlderMembers
@@ -123,7 +123,6 @@ def older_plans_are_told_by_the_main_table() -> Iterator[None]:
 
     with (
         patch.object(members, "waits_for", nothing),
-        patch.object(protocol, "waits_for", nothing),
         patch.object(LoadProtocol, "_is_missing", is_missing),
     ):
         yield
