@@ -39,7 +39,7 @@ def main_table_is_first() -> Iterator[None]:
         yield
 
 
-@mutant("loader", sees=f"{TWICE}|{LOST}")
+@mutant("loader", sees=f"{TWICE}|{LOST}", within=4000)
 def pending_plan_is_run_with_the_own_set() -> Iterator[None]:
     """An older loader of one table commits the record that its successor has sent to a table that joined."""
     with patch.object(Members, "as_ours", _own_set):
