@@ -21,7 +21,14 @@ from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
-from buffer.errors import BatchCollected, IdempotencyConflict, ObjectNotFound, StateLost
+from buffer.errors import (
+    AppendOutcomeUnknown,
+    BatchCollected,
+    ContentionError,
+    IdempotencyConflict,
+    ObjectNotFound,
+    StateLost,
+)
 from buffer.manifest import PackedMetadata
 from buffer.marks import encode_mark, mark_of, marked
 from buffer.model import BatchDescriptor, Metadata
@@ -100,6 +107,13 @@ class MarkedQueue:
         except IdempotencyConflict:
             self._put_back(data, client_seq, is_same)
             return False
+        except AppendOutcomeUnknown as error:  # to others that may mean a double; here the number tells, at the repeat
+            raise ContentionError(
+                f"nobody answered whether number {client_seq} of {self.client_id!r} is in "
+                f"{self._config.manifest_path!r}: call again, the queue knows the number if it is",
+                location=self._config.manifest_path,
+                attempts=1,
+            ) from error
         (settled,) = self._late_look.settled([(sequence, put)])
         if isinstance(settled, BatchCollected):
             self._store.put(put.location, data)  # it stands in the queue now: no collector takes it for an orphan again
