@@ -16,8 +16,9 @@ from buffer.consume import takeover
 from buffer.consume.consumer import Consumer
 from buffer.errors import BufferQueueError, Fenced, QueueBound, StoreUnusable
 from buffer.leases.queue import LeaseQueue
+from buffer.ledger.binding import Binding, is_bound
 from buffer.ledger.leases import State
-from buffer.ledger.plan import Binding, Ledger, is_bound
+from buffer.ledger.plan import Ledger
 from tests.leases.lease_support import DEAD, MANIFEST, Dying, Work
 
 BATCHES = 3

@@ -7,7 +7,8 @@ import pytest
 from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, InvalidHandle, QueueBound
 from buffer.leases import Handle, LeaseQueue
-from buffer.ledger.plan import Binding, Ledger, is_bound
+from buffer.ledger.binding import Binding, is_bound
+from buffer.ledger.plan import Ledger
 from tests.leases.lease_support import MANIFEST, Work
 
 
