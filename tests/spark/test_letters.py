@@ -82,6 +82,7 @@ def test_should_send_letters_back_once_however_often_it_is_killed(place: Place) 
     rows = place.spark.read.format("delta").load(str(place.dead)).where("_sequence = 1").collect()
     assert {bytes(row._entry_metadata) for row in rows} == {b"made by a test"}
     assert place.redrive() == Redriven(letters=3, batches=1, finished=0)
+    assert SparkSession.getActiveSession() is place.spark, "the session that a redrive works in is nobody else's"
     place.load(format={"type": "json", "schema": "id BIGINT"}, dead_letters=str(place.dead))
     assert [letter[2] for letter in place.letters() if letter[0] == 2] == [b"[1]", b"[3]", b"[5]"]
     counts = place.spark.read.format("delta").load(str(place.dead)).where("redrive IS NOT NULL")

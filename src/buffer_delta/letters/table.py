@@ -52,6 +52,7 @@ class LetterTable:
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
+        self._given = spark
         self.spark = spark.newSession()
         self.target = DeltaTarget(self.spark, name)
         seen = self.target.look(APP)
@@ -66,6 +67,14 @@ class LetterTable:
         self.table_id = str(seen.table_id)
         path = path_of(name)
         self.identifier = name if path is None else f"delta.`{path.replace('`', '``')}`"
+
+    def _local(self, rows: list[Any], columns: str) -> DataFrame:
+        """`createDataFrame` makes its session the active one: ours would be everybody's from then on."""
+        made = self.spark.createDataFrame(rows, columns)
+        kind = type(self._given)
+        kind._activeSession = self._given
+        kind._get_j_spark_session_class(self._given._jvm).setActiveSession(self._given._jsparkSession)
+        return made
 
     def frame(self, version: int | None = None) -> DataFrame:
         """All letters, with every column that dead letters have today."""
@@ -147,7 +156,7 @@ class DeltaLetters(LetterTable):
     def claim(self, number: int, queue_id: str, place: str, keys: Sequence[Key]) -> None:
         first, last = min(key.sequence for key in keys), max(key.sequence for key in keys)
         counts = self._counts(first, last)
-        source = self.spark.createDataFrame(
+        source = self._local(
             [(*key, counts.get((key.sequence, self._digests[key]), 0)) for key in keys], f"{_KEYS}, redrives INT"
         )
         claimed = (
@@ -179,7 +188,7 @@ class DeltaLetters(LetterTable):
         return found
 
     def free(self, keys: Sequence[Key]) -> Sequence[Key]:
-        wanted = self.spark.createDataFrame([tuple(key) for key in keys], _KEYS)
+        wanted = self._local([tuple(key) for key in keys], _KEYS)
         rows = (
             self.frame().where(f.col(REDRIVE).isNull()).join(wanted, ["_sequence", "_index", "location"], "left_semi")
         )
