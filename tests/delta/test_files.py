@@ -210,7 +210,8 @@ def test_should_let_go_of_what_is_written_when_a_partition_waits(monkeypatch: py
     before = pa.total_allocated_bytes()
     rules = FileRules(schema, ("k",), codec="none", target_file_bytes=500_000)
     write_files(batches(), rules, Forgetful(open_store("memory://")))
-    assert max(allocated) - before < 2_000_000, "10 MB went through"
+    # About three files (open, encoded, on its way up) and what Arrow has in reserve; without letting go it is 6 MB.
+    assert max(allocated) - before < 4_000_000, "10 MB went through"
 
 
 # Sizes
