@@ -240,7 +240,7 @@ def every_grant_is_believed() -> Iterator[None]:
         section = self._owned(ledger)
         if manifest is not None:
             self._check_fits(section, manifest)
-        changed, told = verb(section, self._stamp())
+        changed, told = verb(section, self._stamp(self.now_ms(section)))
         assert ledger is not None
         if changed is not section:
             seen, _ = self._journal.look()
