@@ -151,7 +151,9 @@ def unblock_forgets() -> Iterator[None]:
 def moved_without_a_mark() -> Iterator[None]:
     """Parking and redrive append without looking whether it was done before."""
 
-    def append(self: MarkedQueue, data: bytes, metadata: Sequence[Metadata], _client_seq: int, folder: str) -> bool:
+    def append(
+        self: MarkedQueue, data: bytes, metadata: Sequence[Metadata], _client_seq: int, folder: str, *_: Any
+    ) -> bool:
         name = put_under_new_name(data, store=self._store, clock=self._clock, prefix=folder)
         items = PackedMetadata.pack(
             [item.start_index for item in metadata],

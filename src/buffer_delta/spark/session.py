@@ -44,8 +44,8 @@ _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _SMALL_JVM = (
-    # Memory that an idle loader does not need goes back to the system: a collection now and then shrinks the heap.
-    "-XX:+UseG1GC",
+    # Memory that an idle loader does not need goes back to the system: a collection now and then shrinks the heap. G1
+    # is the JVM's own choice; naming it would keep one from starting whose owner chose another (JDK_JAVA_OPTIONS).
     "-XX:G1PeriodicGCInterval=15000",
     "-XX:MinHeapFreeRatio=10",
     "-XX:MaxHeapFreeRatio=30",
