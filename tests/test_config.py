@@ -220,7 +220,7 @@ def test_should_refuse_a_manifest_without_a_folder_unless_the_prefix_is_given(cl
         "x = " + "[" * 100_000,
         "x = " + "[" * 100_000 + "]" * 100_000,
         "x = " + "{a=" * 50_000,
-        "[" + "a." * 100_000 + "b]\n",
+        "[" + "a." * 20_000 + "b]\n",
         "x = " + "9" * 5_000,
         "[producer]\nstore = " + "[" * 100_000,
     ],
