@@ -23,8 +23,8 @@ from typing import TypeVar
 
 from buffer.backoff import Backoff
 from buffer.clock import Clock
-from buffer.errors import ContentionError, ObjectNotFound, StorageError
-from buffer.store.base import CanSwap, Outcome, Unknown, Version, Won
+from buffer.errors import ContentionError, ObjectNotFound, ObjectTooLarge, StorageError
+from buffer.store.base import STATE_BYTES_MAX, CanSwap, Outcome, Unknown, Version, Won
 
 CAS_ATTEMPTS_MAX = 64  # then ContentionError: the caller sheds load
 CAS_BACKOFF = Backoff(
@@ -93,8 +93,17 @@ class CasObject:
     def write(self, seen: Snapshot, data: bytes) -> Outcome:
         """Replace what was seen. Only `Won` is an answer; after anything else, read before deciding.
 
-        Raises the store's error only where trying again cannot help: this write was refused.
+        Raises the store's error only where trying again cannot help: this write was refused. So is one that nobody
+        could read again.
         """
+        if len(data) > STATE_BYTES_MAX:
+            raise ObjectTooLarge(
+                f"{self.location!r} would have {len(data):,} bytes, and at most {STATE_BYTES_MAX:,} can be read again: "
+                "let its consumers catch up first, and write fewer, larger batches with less metadata",
+                location=self.location,
+                retryable=False,
+                size=len(data),
+            )
         outcome: Outcome
         try:
             if seen.version is None:

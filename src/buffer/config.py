@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from buffer.errors import InvalidConfig
 from buffer.names import folder_of
-from buffer.urls import check_url
+from buffer.urls import check_url, masked
 
 if TYPE_CHECKING:
     from buffer.store.base import Store
@@ -46,7 +46,9 @@ GC_GRACE_MIN_S = 600
 
 def reject(key: str, value: object, allowed: str) -> InvalidConfig:
     """The error for a setting with a value that is not allowed."""
-    return InvalidConfig(f"{key}={value!r} is not allowed: {key} must be {allowed}", key=key, value=value)
+    shown = masked(repr(value))  # what stands in the wrong place may be a URL with a key in it
+    known = value if shown == repr(value) else None
+    return InvalidConfig(f"{key}={shown} is not allowed: {key} must be {allowed}", key=key, value=known)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -266,11 +268,14 @@ class GcConfig(QueueConfig):
     """How often the collector looks for batches that nobody needs any more."""
     gc_grace_s: float = GC_GRACE_MIN_S
     """An object younger than this is never deleted. Clocks may differ by up to half of it."""
+    gc_foreign: bool = False
+    """Delete batches of OpenData's Go producer, too, once they are acked and were written more than a day ago."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_number("gc_interval_s", 0.001)
         self._check_number("gc_grace_s", GC_GRACE_MIN_S)
+        self._check_bool("gc_foreign")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +294,8 @@ class ConsumerConfig(QueueConfig):
     """How often the collector looks for such batches."""
     gc_grace_s: float = GC_GRACE_MIN_S
     """A batch younger than this is never deleted."""
+    gc_foreign: bool = False
+    """Delete batches of OpenData's Go producer, too, once they are acked and were written more than a day ago."""
     former_prefixes: Sequence[str] = ()
     """Folders besides `data_path_prefix` that batches of this queue may lie in. Others are not read."""
 
@@ -299,6 +306,7 @@ class ConsumerConfig(QueueConfig):
         self._check_int("fetch_attempts", 1, 100)
         self._check_number("cas_timeout_s", 0.001)
         self._check_bool("gc_enabled")
+        self._check_bool("gc_foreign")
         self._check_number("gc_interval_s", 0.001)
         self._check_number("gc_grace_s", GC_GRACE_MIN_S)
 
@@ -334,8 +342,8 @@ class LeaseConfig(Config):
     """Gaps between acked batches; no lease is granted whose ack could make more."""
     max_in_flight: int = 1_000
     """Batches under a lease at any time, over all workers."""
-    max_depth: int | None = None
-    """Batches that may wait in the queue; then `LeaseQueue.produce` raises QueueFull. None: any number."""
+    max_depth: int = 0
+    """Unfinished batches from which on producers are refused (`QueueFull`), whatever their own setting; 0: no limit."""
     ordering_required: bool = False
     """One batch at a time, in the queue's order: none is leased before the one ahead of it is finished."""
 
@@ -349,8 +357,7 @@ class LeaseConfig(Config):
             raise reject("dlq", None, f"the manifest path of a queue under dlq_strategy={self.dlq_strategy!r}")
         self._check_int("max_ack_holes", 1, 1_000_000)
         self._check_int("max_in_flight", 1, 1_000_000)
-        if self.max_depth is not None:
-            self._check_int("max_depth", 1)
+        self._check_int("max_depth", 0)
         self._check_bool("ordering_required")
         if self.ordering_required and self.dlq_strategy == "skip":
             raise reject(

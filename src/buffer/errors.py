@@ -42,66 +42,9 @@ Facts are attributes (`error.location`), and every error survives pickling: Spar
 
 from __future__ import annotations
 
-import inspect
-import pickle
 from typing import Any, Self
 
-
-class BufferQueueError(Exception):
-    """Root of the tree. `str(error)` says what happened, names the value, and says the way out."""
-
-    _declared = frozenset[str]()
-    """The facts that a class of errors has: its annotations, and those of its bases."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        names = (name for base in cls.__mro__ for name in inspect.get_annotations(base))
-        cls._declared = frozenset(names)
-
-    def __init__(self, message: str, /, **facts: Any) -> None:
-        super().__init__(message)
-        unknown = facts.keys() - self._declared
-        assert not unknown, f"{type(self).__name__} declares no fact named {sorted(unknown)}"
-        self._facts = facts
-        for name in self._declared:
-            setattr(self, name, facts.get(name))
-
-    @property
-    def message(self) -> str:
-        return str(self.args[0])
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What was given besides the message."""
-        return dict(self._facts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        facts = {name: _portable(value, repr(value)) for name, value in self._facts.items()}
-        cause = _portable(self.__cause__, Exception(f"{type(self.__cause__).__qualname__}: {self.__cause__}"))
-        return _rebuild, (type(self), self.message, facts, cause, getattr(self, "__notes__", []))
-
-
-def _portable(value: Any, substitute: Any) -> Any:
-    """The value if it survives pickling, else the substitute: a foreign cause must not hide the error itself."""
-    try:
-        pickle.loads(pickle.dumps(value))
-    except Exception:  # noqa: BLE001  (whatever a foreign class raises when it is pickled or rebuilt)
-        return substitute
-    return value
-
-
-def _rebuild(
-    cls: type[BufferQueueError],
-    message: str,
-    facts: dict[str, Any],
-    cause: BaseException | None,
-    notes: list[str],
-) -> BufferQueueError:
-    error = cls(message, **facts)
-    error.__cause__ = cause
-    for note in notes:
-        error.add_note(note)
-    return error
+from buffer.root_error import BufferQueueError as BufferQueueError
 
 
 class InvalidInput(BufferQueueError, ValueError):
@@ -188,7 +131,7 @@ class StoreUnusable(StorageError):
 
 
 class Throttled(StorageError):
-    """The store answered 429 or its kin: too many requests for now."""
+    """The store answered 429 or the like: too many requests for now."""
 
 
 class ContentionError(BufferQueueError):
@@ -238,6 +181,10 @@ class IdempotencyConflict(BufferQueueError):
 
     Either the call is a replay, and then it is in the queue; or another producer uses the same client id. Also where
     the queue holds a call of the client that this producer did not make since it opened, whatever its number is.
+
+    A call is in the queue by its entry. The one exception is a call that failed with BatchCollected, or stopped its
+    producer because nobody could see whether its batch was collected: that entry may have no batch. Produce those
+    entries again under a new client_seq, and do not take a conflict on the old one for success.
     """
 
     client_id: str
@@ -320,7 +267,8 @@ class BatchCollected(AppendOutcomeUnknown):
 
     The collector took it for an orphan. `sequence` is an entry of the queue without an object at `location`: a loader
     makes it a dead letter or blocks, `Consumer.skip` goes past it. Unless a reader was faster than the collector, the
-    entries are lost: look before producing again.
+    entries are lost: look before producing again. With a client id, too, and then under a new client_seq: the mark of
+    the old one is in the queue, so a repetition of it is a conflict.
     """
 
     sequence: int
@@ -356,7 +304,10 @@ class Fenced(BufferQueueError):
 
 
 class QueueBound(BufferQueueError):
-    """The queue's ledger names another app or other tables. Nothing was claimed."""
+    """The queue's ledger names another app or other tables, or workers with leases have its batches in hand.
+
+    Nothing was claimed.
+    """
 
     app_id: str
     tables: tuple[str, ...]

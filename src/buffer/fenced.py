@@ -52,16 +52,18 @@ class FencedObject(Generic[V, Owned]):
         went_back: Callable[[Owned, int], StateLost],
         who: str,
         what: str,
+        check: Callable[[bytes], None] = lambda _data: None,
     ) -> None:
         """`require` returns the very value that was read, or raises what its absence means to an owner. `went_back` is
         the error for a value that is older than the epoch given, which was in it. `who` and `what` are the owner's
-        and the object's names in messages."""
+        and the object's names in messages. `check` raises for bytes that must not be written."""
         self._cas = cas
         self._parse = parse
         self._require = require
         self._went_back = went_back
         self._who = who
         self._what = what
+        self._check = check
 
     def read(self) -> V:
         """The newest value, whoever owns it."""
@@ -101,8 +103,10 @@ class FencedObject(Generic[V, Owned]):
             if changed is value:
                 return None
             assert changed is not None, "no change ends in nothing"
+            data = changed.to_bytes()
+            self._check(data)
             made_from.append(value)
-            return changed.to_bytes()
+            return data
 
         after = parse(self._cas.update(change, optimistic=optimistic))
         return Applied(made_from[-1] if made_from else None, after)

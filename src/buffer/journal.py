@@ -7,6 +7,9 @@ Every write is made from what stands, so a lost reply is harmless: the next look
 the content before it (write again). Only the holder of an epoch writes under it, so within one epoch a section has
 one author; hence its writes may be made from memory (`cas.py`), and the others read first. An older process that
 wakes up is refused by the version of the file, and finds the newer epoch when it looks.
+
+What is written is read first, as every reader will: a ledger that nobody can read would stop all users of the queue.
+That costs nothing, for the content that stands after a write need not be read again.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Generic, TypeVar
 
 from buffer.cas import CAS_BACKOFF, CasObject, Snapshot
 from buffer.clock import Clock
-from buffer.errors import CorruptLedger, StateLost
+from buffer.errors import CorruptLedger, InvalidInput, StateLost
 from buffer.fenced import Applied, FencedObject
 from buffer.ledger.envelope import Envelope
 from buffer.names import ledger_path
@@ -48,7 +51,10 @@ class Journal(Generic[L]):
             went_back=self._went_back,
             who=view.USER,
             what="ledger",
+            check=self._check_readable,
         )
+        self._made: tuple[bytes, L] | None = None
+        """What was made last, and what it says."""
 
     def read(self) -> L | None:
         """The newest ledger; None if there is none."""
@@ -94,14 +100,24 @@ class Journal(Generic[L]):
 
     def write(self, seen: Snapshot, ledger: L) -> None:
         """Replace what was seen, if it is still there: look again to know."""
-        self._cas.write(seen, ledger.to_bytes())
+        data = ledger.to_bytes()
+        self._check_readable(data)
+        self._cas.write(seen, data)
 
     def until(self, step: Callable[[], T | None]) -> T:
         """Repeat `step` until it answers, through failures of the store that may pass; as often as any write."""
         return self._cas.until(step)
 
     def _parse(self, seen: Snapshot) -> L | None:
+        if self._made is not None and seen.data is self._made[0]:
+            return self._made[1]
         return None if seen.data is None else self._view.from_bytes(seen.data, location=self.location)
+
+    def _check_readable(self, data: bytes) -> None:
+        try:
+            self._made = (data, self._view.from_bytes(data, location=self.location))
+        except CorruptLedger as error:
+            raise InvalidInput(f"nobody could read the ledger after this, so nothing was written: {error}") from error
 
     def _require(self, ledger: L | None) -> L:
         if ledger is None or ledger.unusable:

@@ -69,6 +69,10 @@ def foreign_batch(location: str) -> ForeignBatch | None:
     return ForeignBatch(match[1], int(match[2], 16)) if match else None
 
 
+def foreign_location(prefix: str, batch: ForeignBatch) -> str:
+    return f"{prefix}/{batch.run_ulid}/{batch.ordinal:016x}"
+
+
 def ulid_time_ms(ulid: str) -> int:
     """When the ULID was made, by its maker's wall clock."""
     return int.from_bytes(base32.decode_timestamp(ulid[:_ULID_TIME_CHARS]), "big")

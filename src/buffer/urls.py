@@ -29,6 +29,9 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ACCOUNT = re.compile(r"([a-z0-9$][a-z0-9-]*)@([A-Za-z0-9.-]+)")
 _HARMLESS = re.compile(r"[A-Za-z0-9._/-]{0,200}")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
+_WORD = re.compile(r"[^\s'\"`]+")
+_SECRET_NAME = re.compile(r"(?i)secret|password|token|credential|signature|authorization|sas|key(?!_id)")
 _OWN_USER = ("abfs", "abfss", "wasb", "wasbs")
 """Schemes in whose URLs a container stands before the '@'."""
 
@@ -48,10 +51,43 @@ def holds_keys(url: str) -> bool:
     """Whether something in a URL can only be a user and a password, or a key: `…:…@`, or a user before '@'."""
     found = _SCHEME.match(url)
     if not found:
-        return bool(re.search(r":[^@]*@", url)) and not url.startswith(("/", "./", "../", "~"))
+        return _has_user(url) and not url.startswith(("/", "./", "../", "~"))
     rest = url[found.end() :].lstrip("/")
     authority = rest.partition("/")[0]
-    return bool(re.search(r":[^@]*@", rest)) or ("@" in authority and found[1].lower() not in _OWN_USER)
+    return _has_user(rest) or ("@" in authority and found[1].lower() not in _OWN_USER)
+
+
+def _has_user(text: str) -> bool:
+    """Whether an '@' stands somewhere after a ':'."""
+    return 0 <= text.find(":") < text.rfind("@")
+
+
+def masked(text: str) -> str:
+    """A message without what may be a key in it: URLs that hold one, and values of names that sound like one.
+
+    For errors about values that stand in the wrong place: whoever writes the message does not know that it is a key.
+    """
+    return _WORD.sub(_masked_word, _QUOTED.sub(_masked_quoted, text))
+
+
+def _masked_quoted(found: re.Match[str]) -> str:
+    mark, inside = found[0][0], found[0][1:-1]
+    name, equals, value = inside.partition("=")
+    if holds_keys(inside) or (equals and holds_keys(value)):
+        return f"{mark}{name + '=' if equals and not holds_keys(name) else ''}…{mark}"
+    if equals and value not in ("", "VALUE") and _SECRET_NAME.search(name):
+        return f"{mark}{name}=…{mark}"
+    return found[0]
+
+
+def _masked_word(found: re.Match[str]) -> str:
+    word = found[0]
+    if "@" not in word:
+        return word
+    name, equals, value = word.partition("=")
+    if equals and not holds_keys(name) and holds_keys(value):
+        return f"{name}=…"
+    return "…" if holds_keys(word.lstrip("([{")) else word
 
 
 def parse_url(url: str) -> tuple[str, str, str]:

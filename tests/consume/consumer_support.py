@@ -15,6 +15,7 @@ from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, Metadata
 from buffer.queue import QueueProducer
 from buffer.store.base import DeleteFailure, Object, ObjectInfo, Outcome, Store, Version
+from tests.nets import HANGS_S
 
 MANIFEST = "ingest/manifest"
 
@@ -105,7 +106,7 @@ class Tapped:
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANGS_S
     while not condition():
         assert time.monotonic() < deadline, "gave up waiting"
         time.sleep(0.002)
@@ -134,7 +135,7 @@ class Gated(Tapped):
             self.started += 1
             self.most = max(self.most, self.inside)
         try:
-            assert self.gate.wait(20)
+            assert self.gate.wait(HANGS_S)
             return super().get(location)
         finally:
             with self.lock:

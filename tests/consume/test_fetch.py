@@ -77,6 +77,19 @@ def test_should_touch_nothing_but_the_batch(memory: Store) -> None:
     assert tapped.calls == [("get", LOCATION)] * 3
 
 
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_should_count_entries_without_reading_them(store: Store, compression: str) -> None:
+    """Also of a batch whose block is damaged, or ends whoever decodes it."""
+    data = encode_batch(ENTRIES, compression)
+    store.put(LOCATION, b"x" * (len(data) - 7) + data[-7:])
+    assert FetchHandle(store).count(DESCRIPTOR) == len(ENTRIES)
+    store.put(LOCATION, b"short")
+    with pytest.raises(CorruptBatch, match="footer of 7 bytes"):
+        FetchHandle(store).count(DESCRIPTOR)
+    with pytest.raises(LocationRefused):
+        FetchHandle(store, prefixes=("elsewhere",)).count(DESCRIPTOR)
+
+
 # Stores that fail
 
 CALLS: dict[str, Callable[[FetchHandle], object]] = {

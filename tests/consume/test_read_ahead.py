@@ -33,6 +33,7 @@ from tests.consume.consumer_support import (
     manifest_of,
     wait_until,
 )
+from tests.nets import HANGS_S
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_should_keep_order_when_later_fetches_end_first(memory: Store) -> None:
         if location in begun:
             begun[location].set()
         if location in behind:
-            assert begun[behind[location]].wait(60), "it is fetched at the same time"
+            assert begun[behind[location]].wait(HANGS_S), "it is fetched at the same time"
 
     consumer = Consumer.new(config(Tapped(memory, overtake)))
     assert [b.sequence for b in consumer.batches(prefetch=8)] == list(range(20))
@@ -131,9 +132,9 @@ def test_should_end_following_from_another_thread_without_waiting_for_the_next_l
     results: list[list[Any]] = []
     reading = threading.Thread(target=lambda: results.append(list(batches)), daemon=True)
     reading.start()
-    assert waiting.wait(30), "it has looked at the queue"
+    assert waiting.wait(HANGS_S), "it has looked at the queue"
     {"stop": batches.stop, "close": batches.close, "consumer": consumer.close}[end]()
-    reading.join(30)
+    reading.join(HANGS_S)
     assert results == [[]]
 
 

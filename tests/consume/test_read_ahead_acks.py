@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from tests.consume.consumer_support import (
     manifest_of,
     wait_until,
 )
+from tests.nets import HANGS_S
 
 # Acks
 
@@ -165,14 +165,16 @@ def test_should_wait_for_fetches_under_way_when_closed(memory: Store) -> None:
 
 
 def test_should_end_a_waiting_reader_when_closed_from_another_thread(memory: Store) -> None:
-    consumer = Consumer.new(config(memory))
+    tapped = Tapped(memory)
+    consumer = Consumer.new(config(tapped))
     batches = consumer.batches(poll_interval_s=3600)
     results: list[list[Any]] = []
+    looks = len(tapped.calls)
     reading = threading.Thread(target=lambda: results.append(list(batches)))
     reading.start()
-    time.sleep(0.02)
+    wait_until(lambda: len(tapped.calls) > looks)  # it has seen that there is nothing; now, or in a moment, it waits
     batches.close()
-    reading.join(10)
+    reading.join(HANGS_S)
     assert results == [[]]
 
 

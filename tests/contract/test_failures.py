@@ -4,7 +4,7 @@ scripted."""
 from __future__ import annotations
 
 import os
-import time
+import threading
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +14,7 @@ import pytest
 
 from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable, Throttled
 from buffer.store import Lost, Store, Unknown, Won, open_store
+from tests.nets import HANGS_S
 from tests.servers import Reply, ScriptedServer
 
 ONCE = {"max_retries": 0}
@@ -94,17 +95,22 @@ def test_should_be_retryable_when_the_server_fails(reply: Reply) -> None:
 
 
 def test_should_be_unknown_when_nobody_answers_in_time() -> None:
+    given_up = threading.Event()
+
     def stall(*_request: object) -> Reply:
-        time.sleep(0.5)
+        given_up.wait(HANGS_S)
         return _error(500)
 
     with ScriptedServer(stall) as server:
         store = _s3(server, timeout="100ms")
-        outcome = store.put_if_match("a", b"x", '"1"')
-        assert isinstance(outcome, Unknown)
-        assert "timeout" in str(outcome.cause)
-        with pytest.raises(StorageError, match="timeout"):
-            store.get("a")
+        try:
+            outcome = store.put_if_match("a", b"x", '"1"')
+            assert isinstance(outcome, Unknown)
+            assert "timeout" in str(outcome.cause)
+            with pytest.raises(StorageError, match="timeout"):
+                store.get("a")
+        finally:
+            given_up.set()
 
 
 def test_should_name_the_server_when_it_cannot_be_reached() -> None:

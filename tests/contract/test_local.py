@@ -22,6 +22,7 @@ from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageE
 from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local, stamps
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
+from tests.nets import HANGS_S
 
 MEGABYTE = 1 << 20
 
@@ -54,7 +55,7 @@ def test_should_count_right_when_eight_processes_swap(store: LocalStore) -> None
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(HANGS_S)
     assert [worker.exitcode for worker in workers] == [0] * 8
     assert store.get("counter").data == b"400"
     assert _files(store) == ["counter"]
@@ -80,7 +81,7 @@ def test_should_hold_old_or_new_content_when_killed_at_any_moment(store: LocalSt
 def test_should_work_in_a_forked_child(store: LocalStore) -> None:
     store.put("counter", b"0")
     program = f"from tests.contract.counting import count_in_fork; count_in_fork({store.url!r})"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=HANGS_S)
     assert store.get("counter").data == b"2"
 
 
@@ -363,6 +364,9 @@ def test_should_refuse_a_large_object_before_it_is_read(store: LocalStore, tmp_p
     with pytest.raises(ObjectTooLarge, match="6,442,450,944 bytes") as caught:
         store.get_bounded("a", 1000)
     assert caught.value.size == 6 << 30
+    for read in (lambda: store.get("a"), lambda: store.get_if_changed("a", "another")):
+        with pytest.raises(ObjectTooLarge, match="at most 536,870,912 may be read"):
+            read()
 
 
 # Folders

@@ -16,6 +16,7 @@ from buffer.store import Store, open_store
 from buffer.store.base import CanGetBounded
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
+from tests.nets import HANGS_S
 from tests.servers import S3Server
 
 
@@ -109,7 +110,7 @@ def test_should_reopen_by_url_and_options_when_unpickled(s3_server: S3Server) ->
 def test_should_refuse_a_forked_child_instead_of_hanging(s3_server: S3Server) -> None:
     address = s3_server.new_address()
     program = f"from tests.contract.counting import use_after_fork as f; f({address.url!r}, {address.options!r})"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=HANGS_S)
     assert "'spawn' or 'forkserver'" in done.stdout
 
 
@@ -121,7 +122,7 @@ def test_should_count_right_when_processes_swap(s3_server: S3Server) -> None:
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(HANGS_S)
     assert [worker.exitcode for worker in workers] == [0, 0]
     assert address.open().get("counter").data == b"20"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,9 +116,7 @@ def test_should_shutdown_collect_loop_on_cancel(memory: Store) -> None:
     subject = collector(memory, gc_interval_s=3600)
     subject.start()
     assert subject.running
-    started = time.monotonic()
-    subject.close()
-    assert time.monotonic() - started < 5
+    subject.close()  # were it to wait for the hour, the suite's net would end it
     assert not subject.running
 
 

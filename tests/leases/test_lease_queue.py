@@ -22,8 +22,8 @@ from buffer.errors import (
     StorageError,
     StoreUnusable,
 )
-from buffer.leases.door import DEQUEUE_EVERY
 from buffer.leases.queue import LeaseQueue
+from buffer.leases.tidying import LOOK_EVERY
 from buffer.ledger.lease_rules import Nack
 from buffer.ledger.leases import Phase
 from buffer.ledger.plan import Ledger
@@ -91,16 +91,16 @@ def test_should_write_nothing_while_it_waits() -> None:
 
 
 def test_should_take_the_finished_prefix_out_of_the_manifest_now_and_then_and_when_idle() -> None:
-    work = Work(DEQUEUE_EVERY + 5)
+    work = Work(LOOK_EVERY + 5)
     queue = work.open()
-    queue.ack(queue.consume(DEQUEUE_EVERY - 1))
+    queue.ack(queue.consume(LOOK_EVERY - 1))
     queue.ack(queue.consume())
     assert work.manifest().first_sequence == 0
     held = queue.consume()
-    assert work.manifest().first_sequence == DEQUEUE_EVERY
+    assert work.manifest().first_sequence == LOOK_EVERY
     queue.ack([*held, *queue.consume(9)])
     assert not queue.consume()
-    assert work.manifest().first_sequence == DEQUEUE_EVERY + 5
+    assert work.manifest().first_sequence == LOOK_EVERY + 5
 
 
 def test_should_dequeue_on_close() -> None:

@@ -16,9 +16,9 @@ from buffer.consume import takeover
 from buffer.consume.consumer import Consumer
 from buffer.errors import BufferQueueError, Fenced, QueueBound, StoreUnusable
 from buffer.leases.queue import LeaseQueue
-from buffer.ledger.binding import Binding, is_bound
+from buffer.ledger.binding import Binding
 from buffer.ledger.leases import State
-from buffer.ledger.plan import Ledger
+from buffer_delta.load.plans import Plans
 from tests.leases.lease_support import DEAD, MANIFEST, Dying, Work
 
 BATCHES = 3
@@ -164,9 +164,13 @@ def test_should_refuse_a_loader_while_something_is_being_parked_and_touch_nothin
         queue.consume(9)
     assert [b.state for b in work.section().batches.values()] == [State.PARKING, State.PARKING]
     before = {path: work.store.get(path).data for path in (MANIFEST, f"{MANIFEST}.ledger")}
-    with pytest.raises(QueueBound, match="workers share this queue"):
-        is_bound(Ledger.from_bytes(before[f"{MANIFEST}.ledger"]), Binding("app", ("t",)), location=MANIFEST)
+    with pytest.raises(QueueBound, match="batches 0, 1 are on the way to the dead-letter queue: let a worker consume"):
+        Plans(work.store, MANIFEST, work.clock).bind(Binding("app", ("t",)))
     assert before == {path: work.store.get(path).data for path in before}
+    work.expire()
+    work.open().consume(9)
+    work.expire()
+    assert Plans(work.store, MANIFEST, work.clock).bind(Binding("app", ("t",))).born
 
 
 def test_should_leave_to_the_consumer_what_it_says_it_has_done() -> None:

@@ -7,9 +7,8 @@ import pytest
 from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, InvalidHandle, QueueBound
 from buffer.leases import Handle, LeaseQueue
-from buffer.ledger.binding import Binding, is_bound
-from buffer.ledger.plan import Ledger
-from tests.leases.lease_support import MANIFEST, Work
+from buffer.ledger.from_workers import check_free, finished_runs
+from tests.leases.lease_support import TIMEOUT_MS, Work
 
 
 def with_holes() -> tuple[Work, LeaseQueue]:
@@ -103,8 +102,18 @@ def test_should_fence_a_consumer_that_comes_late_to_the_ledger() -> None:
     assert work.ledger().epoch == second.epoch
 
 
-def test_should_refuse_a_loader() -> None:
-    work, _ = with_holes()
-    ledger = Ledger.from_bytes(work.store.get(f"{MANIFEST}.ledger").data)
-    with pytest.raises(QueueBound, match="workers share this queue"):
-        is_bound(ledger, Binding("app", ("t",)), location=MANIFEST)
+def test_should_keep_a_loader_out_while_batches_are_leased() -> None:
+    work, queue = with_holes()
+    with pytest.raises(QueueBound, match="batches 1 are leased: stop the workers, and wait until these leases end"):
+        check_free(work.section(), work.clock.now_ms())
+    check_free(work.section(), work.clock.now_ms() + TIMEOUT_MS)
+    queue.nack(Handle(work.section().batches[1].lease or "", 1), delay_ms=60_000)
+    check_free(work.section(), work.clock.now_ms())
+    assert finished_runs(work.section()) == ((0, 0), (2, 2), (4, 5))
+
+
+def test_should_name_a_few_of_many_batches() -> None:
+    work = Work(15)
+    work.open().consume(15)
+    with pytest.raises(QueueBound, match="batches 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 5 more are leased"):
+        check_free(work.section(), work.clock.now_ms())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,24 @@ def test_should_count_a_handler_that_cancels_itself_as_failed() -> None:
     report = worker(work.open(), handle, retry=Fixed(0), drain=True)
     assert (report.entries_done, report.entries_failed) == (0, 2)
     assert work.section().batches[0].reason == "TimeoutError: the handler was cancelled"
+
+
+def test_should_end_on_a_signal_that_comes_while_it_prepares_for_signals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may come when one handler is there and the other is not."""
+    work = Work(1)
+    install, came = signal.signal, []
+
+    def install_and_send(number: int, handler: object) -> object:
+        earlier = install(number, handler)  # type: ignore[arg-type]
+        if number == signal.SIGTERM and not came:
+            came.append(number)
+            signal.raise_signal(signal.SIGTERM)
+        return earlier
+
+    monkeypatch.setattr(signal, "signal", install_and_send)
+    seen: list[bytes] = []
+    worker(work.open(), seen.append)  # not until the queue is empty, but until it is told to end
+    assert came == [signal.SIGTERM]
 
 
 def test_should_give_back_three_of_a_thousand_and_never_show_the_others_again() -> None:
@@ -242,3 +261,18 @@ def test_should_open_by_url(tmp_path: Path) -> None:
     config = ConsumerConfig(store=str(tmp_path), manifest_path=MANIFEST, gc_enabled=False)
     with LeaseQueue.open(config, LeaseConfig()) as queue:
         assert worker(queue, print, drain=True).batches_done == 0
+
+
+def test_should_not_ack_what_a_handler_left_to_nobody() -> None:
+    """A lambda around an `async def`, or a handler with a `yield` in it, returns at once and has done nothing."""
+
+    async def resize(_entry: bytes) -> None: ...
+
+    def steps(_entry: bytes) -> Iterator[None]:
+        yield
+
+    for handler in (lambda entry: resize(entry), steps):
+        work = Work(1)
+        with pytest.raises(InvalidInput, match="nobody runs"):
+            worker(work.open(), handler, drain=True)
+        assert work.section().finished_through == -1

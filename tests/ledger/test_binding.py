@@ -114,6 +114,17 @@ class TestBind:
             with pytest.raises(QueueBound, match="moved or renamed"):
                 journal(inner).bind(replace(moved, main_id=main_id))
 
+    def test_should_know_a_table_that_was_moved_after_its_first_range_by_what_it_holds(self, inner: Store) -> None:
+        """The first plan was written before there was a table, so it knows no id."""
+        plan = Plan(-1, 0, 3, table_ids={"file:/old": None}, tables=("file:/old",))
+        bound = Ledger("Q", app_id="mine", tables=("old",), places=("file:/old",), born=True, plan=plan)
+        put(inner, bound)
+        moved = Binding("mine", ("new",), ("file:/new",), main_id="any", main_position=3)
+        assert journal(inner).bind(moved) == bound
+        for position in (-1, 2, 4):  # it has loaded nothing, or something else
+            with pytest.raises(QueueBound, match="moved or renamed"):
+                journal(inner).bind(replace(moved, main_position=position))
+
     def test_should_go_on_with_the_binding_of_an_older_release(self, inner: Store) -> None:
         """It knew no places: the table is the one that is spelled the same."""
         put(inner, Ledger("Q", app_id="mine", tables=("./events", "./dead"), born=True))

@@ -31,6 +31,22 @@ def test_should_refuse_what_it_would_not_write(text: str) -> None:
         entries.spans(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("0-9999999999", "no batch has an entry above 4,294,967,295"), ("0-4294967295", "sets aside 2,000,000 at most")],
+)
+@pytest.mark.parametrize("where", ["plan", "blocked"])
+def test_should_refuse_a_ledger_that_stands_for_more_than_fits_in_memory(text: str, why: str, where: str) -> None:
+    """Twenty bytes of it would be eighty gigabytes where they are listed."""
+    found = {5: {"why": text}}
+    plan = Plan(after=4, first=5, last=9)
+    ledger = replace(STANDING, plan=replace(plan, entries=found if where == "plan" else {}))
+    if where == "blocked":
+        ledger = replace(ledger, blocked=Blocked(5, 9, "why", {}, found))
+    with pytest.raises(CorruptLedger, match=why):
+        Ledger.from_bytes(ledger.to_bytes())
+
+
 HALVES = "\ud83d", "\ude00"
 """Of one character. JSON joins them when it is read: written apart and together, they would be one key twice."""
 

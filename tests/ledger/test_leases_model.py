@@ -10,14 +10,17 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from buffer.config import LeaseConfig
+from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.errors import InvalidConfig, InvalidHandle, InvalidInput
+from buffer.leases.redrive import redrive
+from buffer.leases.values import Peeked, peeked
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
 from buffer.ledger.lease_rules import Ack, Grant, Nack
@@ -82,13 +85,26 @@ class LeaseMachine(RuleBasedStateMachine):
         """The dead-letter queue: sequence and entries by ordinal."""
         self.mark = 0
         self.frontier = 2
+        self.holes_before = self.live_before = 0
+        """When the caps were changed last: what is above a lowered one may stay, and only shrink."""
         self.raw = b""
 
-    @initialize(size=st.integers(0, 6))
-    def open(self, size: int) -> None:
+    @initialize(size=st.integers(0, 8), done=st.sets(st.integers(0, 7)))
+    def open(self, size: int, done: set[int]) -> None:
+        """The first worker has a few in its hands, and some of those are done: holes, and room for lower caps."""
         self.put(rules.opened(self.config, Stamp("w0", 0, self.time_ms), epoch=1, first_sequence=3))
         self.now_ms = self.time_ms
         self.produce(size)
+        if done:
+            self.consume(0, size, "told", 0, 0)
+            acked = [handle for index, handle in enumerate(self.team[0].handles) if index in done]
+            self.with_handles(
+                0,
+                "told",
+                acked,
+                lambda section, by: rules.ack(section, by, [Ack(handle) for handle in acked]),
+                lambda now: self.finish_acked(acked, now),
+            )
 
     def produce(self, size: int) -> None:
         new = range(self.queue.stop, self.queue.stop + size)
@@ -230,7 +246,7 @@ class LeaseMachine(RuleBasedStateMachine):
         live = [s for s in self.unfinished() if self.stories[s].is_live(now)]
         assert set(got) <= set(free), "delivered while somebody holds it, or finished, or kept back"
         assert len(set(got)) == len(got) <= size
-        assert len(live) + len(got) <= config.max_in_flight
+        assert not got or len(live) + len(got) <= config.max_in_flight
         if grant.orders:
             assert not got
         if config.ordering_required:
@@ -238,7 +254,7 @@ class LeaseMachine(RuleBasedStateMachine):
             assert not (got and live)
         elif got and len(got) < min(size, len(free), config.max_in_flight - len(live)):
             assert self.worst(now, got) >= config.max_ack_holes, "fewer than could be"
-        assert self.worst(now, got) <= config.max_ack_holes
+        assert self.worst(now, got) <= max(config.max_ack_holes, self.worst(now, []))
 
     def check_nothing_was_there(self, grant: Grant, now: int, size: int) -> None:
         section = self.section()
@@ -281,7 +297,7 @@ class LeaseMachine(RuleBasedStateMachine):
             story.held, story.until_ms = True, now + self.section().config.visibility_timeout_ms
             assert delivery.count == len(story.leases)
             assert delivery.until_ms == story.until_ms
-            owed = set(range(ENTRIES)) if delivery.owed is None else set(numbers(delivery.owed))
+            owed = set(range(ENTRIES)) if delivery.owed is None else set(numbers(delivery.owed, below=ENTRIES))
             assert owed == story.owed, "only what is owed is delivered"
             assert owed
         self.now_ms = now
@@ -422,6 +438,10 @@ class LeaseMachine(RuleBasedStateMachine):
         except rules.CapExceeded:
             assert self.worst(now, [sequence]) > self.section().config.max_ack_holes
             return
+        self.learn_parking(who, by, sequence, after, orders)
+
+    def learn_parking(self, who: int, by: Stamp, sequence: int, after: Leases, orders: tuple[ParkOrder, ...]) -> None:
+        story, now = self.stories[sequence], self.tick(by)
         assert not story.is_live(now)
         self.put(after)
         if story.copied and story.state != "parking":
@@ -442,7 +462,7 @@ class LeaseMachine(RuleBasedStateMachine):
         for order in orders:
             if order.ordinal > self.mark:
                 assert order.ordinal == self.mark + 1, "a mark overtook another: that one would be lost"
-                owed = set(range(ENTRIES)) if order.owed is None else set(numbers(order.owed))
+                owed = set(range(ENTRIES)) if order.owed is None else set(numbers(order.owed, below=ENTRIES))
                 assert owed == self.stories[order.sequence].owed
                 self.dead[order.ordinal] = (order.sequence, owed)
                 self.mark = order.ordinal
@@ -475,6 +495,38 @@ class LeaseMachine(RuleBasedStateMachine):
             self.put(after)
             self.now_ms = self.tick(by)
             self.remember(self.team[who], Grant(orders=orders), by.lease_id)
+
+    @rule(who=workers, size=st.integers(1, 3))
+    def redrive(self, who: int, size: int) -> None:
+        """The queue is the dead-letter queue of another one, and its oldest batches go home."""
+        section = self.section()
+        if section.config.dlq is None:
+            return
+        waiting = len(self.unfinished())
+        letters = Letters(self, who)
+        try:
+            moved = redrive(letters, section.config.dlq, None, size)
+        except rules.CapExceeded:
+            return  # `park` says when that may be
+        assert moved <= size
+        assert len(self.unfinished()) <= waiting - moved
+        assert moved == size or not [b for b in letters.peek(100) if b.phase not in (Phase.LEASED, Phase.DELAYED)]
+
+    @rule(
+        who=workers,
+        in_flight=st.integers(1, 4),
+        holes=st.integers(1, 3),
+        attempts=st.integers(1, 3),
+    )
+    def configure(self, who: int, in_flight: int, holes: int, attempts: int) -> None:
+        """Caps are lowered below what is there, or raised."""
+        section = self.section()
+        by = self.stamp(self.team[who])
+        config = section.config.replace(max_in_flight=in_flight, max_ack_holes=holes, max_delivery_attempts=attempts)
+        self.put(rules.configure(section, by, config))
+        self.now_ms = self.tick(by)
+        self.holes_before = self.worst(self.now_ms, [])
+        self.live_before = sum(story.is_live(self.now_ms) for story in self.stories.values())
 
     @rule(who=workers, sure=st.integers(0, 9))
     def purge(self, who: int, sure: int) -> None:
@@ -517,11 +569,11 @@ class LeaseMachine(RuleBasedStateMachine):
             assert batch.count == len(story.leases)
             assert batch.is_leased(self.now_ms) == story.is_live(self.now_ms)
             assert not story.is_live(self.now_ms) or batch.until_ms == story.until_ms
-            owed = set(range(ENTRIES)) if batch.owed is None else set(numbers(batch.owed))
+            owed = set(range(ENTRIES)) if batch.owed is None else set(numbers(batch.owed, below=ENTRIES))
             assert owed == story.owed
-        assert section.holes <= section.config.max_ack_holes
+        assert worst_holes(section, self.now_ms) <= max(section.config.max_ack_holes, self.holes_before)
         assert section.holes == self.count_holes({s for s, story in self.stories.items() if story.state == "finished"})
-        assert live <= section.config.max_in_flight
+        assert live <= max(section.config.max_in_flight, self.live_before)
         assert worst_holes(section, self.now_ms) == self.worst(self.now_ms, [])
         assert section.depth(self.queue.stop) == len(self.unfinished())
 
@@ -561,6 +613,54 @@ class LeaseMachine(RuleBasedStateMachine):
                 lambda now, handle=handle: self.finish_acked([handle], now),  # type: ignore[misc]
             )
         worker.handles.clear()
+
+
+class Letters:
+    """The machine's queue as a redrive sees it. Its own clock: waiting moves the time."""
+
+    config = ConsumerConfig(store="memory://", manifest_path="dead/manifest")
+
+    def __init__(self, machine: LeaseMachine, who: int) -> None:
+        self._machine = machine
+        self._who = who
+
+    @property
+    def clock(self) -> Any:
+        return self
+
+    @property
+    def settings(self) -> LeaseConfig:
+        return self._machine.section().config
+
+    def peek(self, max_batches: int) -> list[Peeked]:
+        machine = self._machine
+        section = machine.section()
+        now_ms = section.now_ms(max(0, machine.time_ms + machine.team[self._who].skew_ms))
+        return [peeked(section, sequence, "", now_ms) for sequence in machine.unfinished()[:max_batches]]
+
+    def park(self, sequence: int, reason: str, *, unread: bool) -> bool:
+        machine, worker = self._machine, self._machine.team[self._who]
+        assert not unread, "what one process's settings refuse, another one may read"
+        by = machine.stamp(worker)
+        try:
+            after, orders = parking.park(machine.section(), by, machine.queue, sequence, reason)
+        except rules.CapExceeded:
+            assert machine.worst(machine.tick(by), [sequence]) > self.settings.max_ack_holes
+            raise
+        machine.learn_parking(self._who, by, sequence, after, orders)
+        if orders:
+            machine.copy(self._who, len(worker.turns) - 1, stop=False)
+            worker.turns.pop()
+        return machine.stories[sequence].state == "finished"
+
+    def monotonic_s(self) -> float:
+        return self._machine.time_ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        self._machine.time_ms += max(1, round(seconds * 1000))
+
+    def jitter(self, low: float, high: float) -> float:
+        return (low + high) / 2
 
 
 CONFIGS = {

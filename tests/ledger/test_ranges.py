@@ -13,7 +13,8 @@ small = st.sets(st.integers(0, 30))
 @given(small, small)
 def test_should_agree_with_sets(one: set[int], other: set[int]) -> None:
     runs, others = runs_of(one), runs_of(other)
-    assert set(numbers(runs)) == one
+    assert set(numbers(runs, below=1 << 40)) == one
+    assert set(numbers(runs, below=7)) == {number for number in one if number < 7}
     assert size(runs) == len(one)
     assert union(runs, others) == runs_of(one | other)
     assert difference(runs, others) == runs_of(one - other)

@@ -16,6 +16,7 @@ from buffer.produce.durability import Durable
 from buffer.store import Store, open_store
 from buffer.testing.faulty import Fault, FaultyStore
 from tests.legacy.legacy_support import pair
+from tests.nets import HANGS_S
 
 NEVER_MS = 24 * 3600 * 1000
 
@@ -44,7 +45,7 @@ def test_should_collect_what_was_ingested_in_order(store: Store) -> None:
 
 def test_should_flush_by_time(store: Store) -> None:
     with ingestor(store, flush_interval_ms=1) as source:
-        durable = source.ingest([pair("a")]).await_durable(timeout=60)
+        durable = source.ingest([pair("a")]).await_durable(timeout=HANGS_S)
         assert durable.location.startswith("ingest/")
         assert decode_batch(store.get(durable.location).data) == [pair("a")]
 
@@ -52,7 +53,7 @@ def test_should_flush_by_time(store: Store) -> None:
 def test_should_flush_by_size(store: Store) -> None:
     with ingestor(store, flush_interval_ms=NEVER_MS, flush_size_bytes=100) as source:
         first = source.ingest([KeyValueEntry(b"", bytes(60))])
-        assert first.await_durable(timeout=60)
+        assert first.await_durable(timeout=HANGS_S)
 
 
 def test_should_flush_and_block_when_too_much_is_unflushed(store: Store) -> None:
@@ -63,7 +64,7 @@ def test_should_flush_and_block_when_too_much_is_unflushed(store: Store) -> None
     class Gate(FaultyStore):
         def put(self, location, data):
             entered.set()
-            assert go_on.wait(60)
+            assert go_on.wait(HANGS_S)
             super().put(location, data)
 
     with ingestor(Gate(store), flush_interval_ms=NEVER_MS, max_unflushed_bytes=150) as source:
@@ -72,17 +73,17 @@ def test_should_flush_and_block_when_too_much_is_unflushed(store: Store) -> None
         done: list[object] = []
         caller = threading.Thread(target=lambda: done.append(source.ingest([KeyValueEntry(b"", bytes(60))])))
         caller.start()
-        assert entered.wait(60), "the call that waits has triggered the flush"
+        assert entered.wait(HANGS_S), "the call that waits has triggered the flush"
         assert not done
         go_on.set()
-        caller.join(60)
+        caller.join(HANGS_S)
         assert len(done) == 1
         assert isinstance(first.result(), Durable)
 
 
 def test_should_accept_one_call_larger_than_the_limit(store: Store) -> None:
     with ingestor(store, flush_interval_ms=1, max_unflushed_bytes=10) as source:
-        assert source.ingest([KeyValueEntry(b"k", bytes(1000))]).await_durable(timeout=60)
+        assert source.ingest([KeyValueEntry(b"k", bytes(1000))]).await_durable(timeout=HANGS_S)
 
 
 def test_should_tell_watchers_and_close_of_a_failure(store: Store) -> None:
@@ -90,8 +91,8 @@ def test_should_tell_watchers_and_close_of_a_failure(store: Store) -> None:
     source = ingestor(FaultyStore(store, [Fault.before("put", refused)]), flush_interval_ms=1)
     watcher = source.ingest([pair("a")])
     with pytest.raises(StoreUnusable, match="no room"):
-        watcher.await_durable(timeout=60)
-    assert source.ingest([pair("b")]).await_durable(timeout=60), "the next one is tried anew"
+        watcher.await_durable(timeout=HANGS_S)
+    assert source.ingest([pair("b")]).await_durable(timeout=HANGS_S), "the next one is tried anew"
     with pytest.raises(StoreUnusable):
         source.close()
     source.close()
@@ -110,15 +111,15 @@ def test_should_tell_watchers_of_a_panic_and_go_on(store: Store, monkeypatch: py
         patch.setattr(Flusher, "_upload", lambda *_: (_ for _ in ()).throw(Panic("out of memory")))
         watcher = source.ingest([pair("a")])
         with pytest.raises(AppendOutcomeUnknown, match="Panic: out of memory"):
-            watcher.await_durable(timeout=60)
-    assert source.ingest([pair("b")]).await_durable(timeout=60)
+            watcher.await_durable(timeout=HANGS_S)
+    assert source.ingest([pair("b")]).await_durable(timeout=HANGS_S)
     with pytest.raises(AppendOutcomeUnknown):
         source.close()
 
 
 def test_should_hold_an_object_for_unreadable_that_is_larger_than_allowed(store: Store) -> None:
     with ingestor(store, flush_interval_ms=1) as source:
-        source.ingest([KeyValueEntry(b"k", bytes(200_000))]).await_durable(timeout=60)
+        source.ingest([KeyValueEntry(b"k", bytes(200_000))]).await_durable(timeout=HANGS_S)
     settings: dict[str, Any] = {"store": store, "read_tries": 1}
     with Collector.open(**settings, max_batch_bytes=100_000) as collector:
         assert collector.next_batch() is None
@@ -150,7 +151,7 @@ def test_should_refuse_calls_in_another_process(store: Store, monkeypatch: pytes
             with pytest.raises(Closed, match="after the fork"):
                 source.ingest([pair("a")])
             source.close()
-        assert source.ingest([pair("b")]).await_durable(timeout=60), "the parent goes on"
+        assert source.ingest([pair("b")]).await_durable(timeout=HANGS_S), "the parent goes on"
 
 
 @pytest.mark.parametrize(
@@ -199,12 +200,12 @@ def test_should_refresh_a_claim_by_its_own_heartbeat(store: Store) -> None:
             return outcome
 
     with ingestor(store) as source:
-        source.ingest([pair("a")]).await_durable(timeout=60)
+        source.ingest([pair("a")]).await_durable(timeout=HANGS_S)
     with Collector(CollectorConfig(store=Counting(store), heartbeat_timeout_ms=60)) as collector:
         batch = collector.next_batch()
         assert batch is not None
         for _ in range(3):
-            assert beats.acquire(timeout=60)
+            assert beats.acquire(timeout=HANGS_S)
         claimed = decode_consumer_manifest(store.get("ingest/manifest.consumer.json").data).claimed
         assert claimed[batch.location] >= batch.claimed_ms + 3
         collector.ack(batch)
@@ -220,5 +221,5 @@ def test_should_end_the_heartbeat_with_the_collector(store: Store) -> None:
     thread = dropped._thread
     del dropped
     gc.collect()
-    thread.join(60)
+    thread.join(HANGS_S)
     assert not thread.is_alive()

@@ -16,6 +16,7 @@ from buffer.errors import ClaimLost
 from buffer.legacy import Collector, Ingestor, KeyValueEntry
 from buffer.legacy.claims import CollectedBatch
 from tests.crash.processes import on_end_of_input, say
+from tests.nets import HANGS_S
 
 PAIRS_PER_CALL = 3
 HELD = 2
@@ -29,7 +30,7 @@ def ingest(options: dict[str, Any]) -> None:
     with Ingestor.open(store=options["store"], flush_interval_ms=1) as ingestor:
         while not over.is_set():
             pairs = [f"{options['name']}.{calls}.{n}".encode() for n in range(PAIRS_PER_CALL)]
-            ingestor.ingest([KeyValueEntry(text, text[::-1]) for text in pairs]).await_durable(timeout=120)
+            ingestor.ingest([KeyValueEntry(text, text[::-1]) for text in pairs]).await_durable(timeout=HANGS_S)
             calls += 1
             if calls % 20 == 0:
                 say(calls=calls)

@@ -19,6 +19,7 @@ from buffer.produce.intake import Intake, PendingBatch, check_call
 from buffer.produce.producer import Producer
 from buffer.store.base import DeleteFailure, Object, ObjectInfo, Outcome, Store, Version
 from buffer.testing import ManualClock
+from tests.nets import HANGS_S
 
 NEVER_MS = 3_600_000
 """A flush interval that no test reaches."""
@@ -82,7 +83,7 @@ class HeldStore:
         with self._arrived:
             self._waiting += 1
             self._arrived.notify_all()
-        assert gate.wait(30), f"{operation} was held for too long"
+        assert gate.wait(HANGS_S), f"{operation} was held for too long"
         with self._arrived:
             self._waiting -= 1
 

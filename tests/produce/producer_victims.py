@@ -23,6 +23,7 @@ from buffer.store import LocalStore
 
 WINDOW = 40
 FORKS = 10
+HANGS_S = 900.0  # as in tests/nets.py, which a script cannot import
 
 
 def nursery(folder: str) -> None:
@@ -64,10 +65,10 @@ def forks(folder: str) -> None:
         handle = producer.produce([b"before the fork"])
         pid = os.fork()
         if pid == 0:
-            signal.alarm(20)  # a child that hangs is a finding, not a reason to wait
+            signal.alarm(int(HANGS_S))  # a child that hangs is a finding, not a reason to wait
             os._exit(_try_in_child(producer, handle, folder))
         statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        handle.watcher.await_durable(30)
+        handle.watcher.await_durable(HANGS_S)
     stop.set()
     for thread in busy:
         thread.join()
@@ -81,7 +82,7 @@ def _try_in_child(producer: Producer, handle: object, folder: str) -> int:
         for call in (
             lambda: producer.produce([b"in the child"]),
             producer.flush,
-            lambda: handle.watcher.await_durable(5),
+            lambda: handle.watcher.await_durable(HANGS_S),
         ):
             try:
                 call()

@@ -21,6 +21,7 @@ from buffer.produce.intake import check_call
 from buffer.queue import QueueConsumer
 from buffer.store import Lost, open_store
 from buffer.testing import Fault, FaultyStore, ManualClock
+from tests.nets import HANGS_S
 from tests.produce.producer_support import (
     SEEDS,
     HeldStore,
@@ -194,9 +195,9 @@ def test_should_fail_handles_when_something_unforeseen_breaks() -> None:
         in_put = producer.produce([b"put"])
         in_swap = producer.produce([b"swap"])
         with pytest.raises(BufferQueueError, match="could not be uploaded: ZeroDivisionError: in put"):
-            in_put.watcher.await_durable(10)
+            in_put.watcher.await_durable(HANGS_S)
         with pytest.raises(AppendOutcomeUnknown, match="ZeroDivisionError: in swap"):
-            in_swap.watcher.await_durable(10)
+            in_swap.watcher.await_durable(HANGS_S)
         with pytest.raises(BufferQueueError):
             producer.flush()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import pickle
@@ -305,27 +306,55 @@ def test_should_keep_what_was_appended_before_a_call_that_failed(store: Store) -
     assert entries_of(store) == [b"0"]
 
 
-def test_should_go_on_after_a_batch_that_landed_too_late(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is in the queue with its mark, so nothing passes it over; its entries need a new number."""
+LATE: dict[str, AppendOutcomeUnknown] = {
+    "gone": BatchCollected("the batch is gone", sequence=0),
+    "not known": AppendOutcomeUnknown("nobody could see whether the batch is gone"),
+}
+
+
+@pytest.mark.parametrize("error", LATE.values(), ids=LATE.keys())
+def test_should_stop_after_a_batch_that_landed_too_late(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: AppendOutcomeUnknown
+) -> None:
+    """It is in the queue with its mark: a repetition is a conflict, and its entries need a new number."""
     real = LateLook.settled
-    gone = BatchCollected("the batch is gone", sequence=0)
 
     def settled(self: LateLook, landed: Iterable[Any]) -> list[Any]:
-        return [gone if sequence == 0 else found[0] for sequence, found in _each(self, landed)]
-
-    def _each(self: LateLook, landed: Iterable[Any]) -> list[tuple[int, list[Any]]]:
-        return [(one[0], real(self, [one])) for one in landed]
+        return [error if sequence == 0 else real(self, [(sequence, put)])[0] for sequence, put in landed]
 
     monkeypatch.setattr(LateLook, "settled", settled)
-    with client(store) as producer:
+    kind = BatchCollected if isinstance(error, BatchCollected) else ProducerStopped
+    with contextlib.suppress(BatchCollected, ProducerStopped), client(store) as producer:
         lost = producer.produce([b"0"])
-        with pytest.raises(BatchCollected):
+        with pytest.raises(kind):
             producer.flush()
-        assert isinstance(outcome(lost), BatchCollected)
+        assert isinstance(outcome(lost), kind)
+        assert not isinstance(outcome(lost), AppendOutcomeUnknown) or kind is BatchCollected
+        with pytest.raises(ProducerStopped):
+            producer.produce([b"1"])
+    with client(store) as producer:
+        replay = producer.produce([b"0"], client_seq=0)
         again = producer.produce([b"0"])
         producer.flush()
+        assert isinstance(outcome(replay), IdempotencyConflict)
         assert again.client_seq == 1
         assert isinstance(outcome(again), Durable)
+
+
+@pytest.mark.parametrize("error", LATE.values(), ids=LATE.keys())
+def test_should_stop_those_behind_a_batch_that_landed_too_late(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: AppendOutcomeUnknown
+) -> None:
+    """Those that went in with it are in the queue, and say so."""
+    line = ClientLine(store)
+    late, beside, behind = line.enlist(b"0"), line.enlist(b"1"), line.enlist(b"2")
+    line.committer.upload(late)
+    line.committer.upload(beside)
+    monkeypatch.setattr(LateLook, "settled", lambda _, landed: [error, Durable([*landed][1][0], "")])
+    assert line.committer.commit() == 1
+    kinds = [type(batch.watcher.result()) for batch in (late, beside, behind)]
+    assert kinds == [BatchCollected if isinstance(error, BatchCollected) else ProducerStopped, Durable, ProducerStopped]
+    assert len(line.settled) == 3, "each batch is settled once"
 
 
 # Twins

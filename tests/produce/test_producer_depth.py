@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from buffer.clock import SystemClock
-from buffer.config import ProducerConfig
-from buffer.errors import InvalidConfig, QueueFull
+from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
+from buffer.errors import InvalidConfig, QueueFull, StoreUnusable
+from buffer.leases import LeaseQueue
+from buffer.manifest import Manifest
 from buffer.produce.depth import LOOK_INTERVAL_S
 from buffer.queue import QueueConsumer
 from buffer.store import open_store
@@ -87,7 +90,7 @@ def test_should_accept_when_nobody_can_tell(store: FaultyStore) -> None:
     """A store that is away is the append's trouble; the buffer is bounded anyway."""
     fill(store, 1)
     with make_producer(store, max_depth=1) as producer:
-        store.add(Fault.throttle("get"))
+        store.add(Fault.throttle("get", times=2))  # the ledger and the manifest
         producer.produce([b"x"])
     assert len(entries_of(store)) == 2
 
@@ -96,3 +99,80 @@ def test_should_have_no_limit_by_default(store: FaultyStore) -> None:
     assert ProducerConfig(store=store).max_depth == 0
     with pytest.raises(InvalidConfig, match="max_depth"):
         ProducerConfig(store=store, max_depth=-1)
+    assert LeaseConfig().max_depth == 0, "the same word for both"
+    with pytest.raises(InvalidConfig, match="max_depth"):
+        LeaseConfig(max_depth=-1)
+
+
+# The cap of a queue with leases
+
+
+def with_leases(store: Store, clock: ManualClock, **settings: Any) -> LeaseQueue:
+    return LeaseQueue.open(ConsumerConfig(store=store, gc_enabled=False), LeaseConfig(**settings), clock=clock)
+
+
+def test_should_obey_the_cap_of_the_queues_leases(store: FaultyStore) -> None:
+    clock = ManualClock()
+    fill(store, 3)
+    queue = with_leases(store, clock, max_depth=3)
+    with make_producer(store, clock=clock) as producer:
+        with pytest.raises(QueueFull, match="holds 3 batches, and max_depth is 3"):
+            producer.produce([b"3"])
+        queue.ack(queue.consume(1))  # it stays in the manifest for a while
+        assert len(Manifest.from_bytes(store.get(MANIFEST).data)) == 3
+        with pytest.raises(QueueFull):
+            producer.produce([b"3"])  # it looks once a second
+        clock.advance(LOOK_INTERVAL_S)
+        producer.produce([b"3"])
+        producer.flush()
+        with pytest.raises(QueueFull):
+            producer.produce([b"4"])
+
+
+def test_should_find_out_that_the_cap_has_changed(store: FaultyStore) -> None:
+    clock = ManualClock()
+    queue = with_leases(store, clock)
+    with make_producer(store, clock=clock) as producer:
+        producer.produce([b"0"])
+        producer.flush()
+        queue.configure(LeaseConfig(max_depth=2))
+        clock.advance(LOOK_INTERVAL_S)
+        producer.produce([b"1"])
+        producer.flush()
+        with pytest.raises(QueueFull):
+            producer.produce([b"2"])
+
+
+def test_should_not_hold_workers_caps_against_a_reader_that_took_over(store: FaultyStore) -> None:
+    """It says nothing in the section of what it has done: the manifest tells."""
+    clock = ManualClock()
+    fill(store, 3)
+    with_leases(store, clock, max_depth=3)
+    drain(store, 1)
+    with make_producer(store, clock=clock) as producer:
+        producer.produce([b"3"])
+
+
+def test_should_cost_one_look_a_second_where_there_is_no_ledger(store: FaultyStore) -> None:
+    clock = ManualClock()
+    fill(store, 1)
+    before = len(store.history)
+    with make_producer(store, clock=clock) as producer:
+        for n in range(10):
+            producer.produce([b"%d" % n])
+            producer.flush()
+        clock.advance(LOOK_INTERVAL_S)
+        producer.produce([b"more"])
+    assert len([call for call in store.history[before:] if call.location == f"{MANIFEST}.ledger"]) == 2
+
+
+def test_should_accept_while_the_ledger_cannot_be_read(store: FaultyStore) -> None:
+    """It is damaged, or the producer has no right to read it: others have to obey it."""
+    fill(store, 1)
+    store.put(f"{MANIFEST}.ledger", b"{")
+    with make_producer(store, max_depth=5) as producer:
+        producer.produce([b"x"])
+    store.add(Fault.before("get", StoreUnusable, location=f"{MANIFEST}.ledger", times=9))
+    with make_producer(store, max_depth=5) as producer:
+        producer.produce([b"y"])
+    assert entries_of(store) == [b"0", b"x", b"y"]

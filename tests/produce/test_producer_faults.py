@@ -21,6 +21,7 @@ from buffer.produce.durability import Durable
 from buffer.produce.upload import UPLOAD_ATTEMPTS_MAX
 from buffer.store import Lost, Store, open_store
 from buffer.testing import Fault, FaultyStore, ManualClock
+from tests.nets import HANGS_S
 from tests.produce.producer_support import (
     HeldStore,
     Line,
@@ -57,7 +58,7 @@ def test_should_neither_double_nor_lose_when_replies_are_lost(
     store = FaultyStore(inner, faults)
     with make_producer(store, flush_size_bytes=1) as producer:
         for index in range(5):
-            producer.produce([b"%d" % index]).watcher.await_durable(30)
+            producer.produce([b"%d" % index]).watcher.await_durable(HANGS_S)
     assert store.unused == []
     assert entries_of(inner) == [b"%d" % index for index in range(5)]
 
@@ -70,7 +71,7 @@ def test_should_keep_every_promise_under_random_faults(seed: int) -> None:
     with make_producer(store, clock=clock, flush_size_bytes=1) as producer:
         handles = [producer.produce([b"%d" % index]) for index in range(100)]
         for handle in handles:
-            handle.watcher.wait(60)
+            handle.watcher.wait(HANGS_S)
         store.heal()
         results = [handle.watcher.result() for handle in handles]
         if any(isinstance(result, BufferQueueError) for result in results):
@@ -101,9 +102,9 @@ def test_should_fail_only_the_handles_of_a_batch_that_cannot_be_uploaded() -> No
 
     with make_producer(Refusing(inner), flush_size_bytes=1) as producer:
         handles = [producer.produce([entry]) for entry in (b"good 1", b"bad", b"good 2")]
-        assert handles[2].watcher.await_durable(10).sequence == 1
+        assert handles[2].watcher.await_durable(HANGS_S).sequence == 1
         with pytest.raises(StoreUnusable, match="no space"):
-            handles[1].watcher.await_durable(10)
+            handles[1].watcher.await_durable(HANGS_S)
         assert isinstance(handles[1].watcher.result(), StoreUnusable)
         with pytest.raises(StoreUnusable, match=r"1 batches \(1 entries\) could not be made durable.*no space"):
             producer.flush()
@@ -141,7 +142,7 @@ def test_should_report_failures_of_earlier_batches_on_close() -> None:
     producer = make_producer(store, flush_size_bytes=1)
     handles = [producer.produce([b"one", b"two"]) for _ in range(3)]
     for handle in handles:
-        handle.watcher.wait(10)
+        handle.watcher.wait(HANGS_S)
     with pytest.raises(StoreUnusable, match=r"2 batches \(4 entries\) could not be made durable; the first: inj") as e:
         producer.close()
     assert isinstance(e.value.__cause__, StoreUnusable)
@@ -171,7 +172,7 @@ def test_should_tell_every_flush_that_waited_for_a_failed_batch() -> None:
             pass
         threading.Event().wait(0.05)  # all three wait for the batch by now
     for thread in flushing:
-        thread.join(10)
+        thread.join(HANGS_S)
     assert len(raised) == 3
     producer.close()
 
@@ -243,7 +244,10 @@ def test_should_settle_and_go_on_when_an_upload_panics(memory: Store, threads: i
 
 @pytest.mark.parametrize("operation", ["get", "put_if_absent"])
 def test_should_settle_and_go_on_when_an_append_panics(memory: Store, operation: str) -> None:
-    producer = make_producer(Panicking(memory, operation), flush_size_bytes=1)
+    store = Panicking(memory)
+    producer = make_producer(store, flush_size_bytes=1)
+    producer._engine.depth.check()  # the look that the first call takes
+    store.left.append(operation)
     handle = producer.produce([b"first"])
     with pytest.raises(AppendOutcomeUnknown, match="Panic: index out of bounds"):
         handle.watcher.await_durable()

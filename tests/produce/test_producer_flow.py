@@ -16,6 +16,7 @@ from buffer.produce.producer import Producer
 from buffer.store import Store, open_store
 from buffer.testing import ManualClock
 from tests import metrics_reader
+from tests.nets import HANGS_S
 from tests.produce.producer_support import (
     NEVER_MS,
     HeldStore,
@@ -33,11 +34,13 @@ def test_should_flush_on_time_under_steady_load() -> None:
     # One thread that never pauses: the timer must fire all the same.
     store = open_store("memory://")
     with make_producer(store, flush_interval_ms=20) as producer:
-        deadline = time.monotonic() + 3
-        while time.monotonic() < deadline:
+        producer.produce([b"entry"]).watcher.await_durable(HANGS_S)  # makes the manifest
+        deadline = time.monotonic() + HANGS_S
+        flushed = 0
+        while flushed < 50 and time.monotonic() < deadline:
             for _ in range(100):
                 handle = producer.produce([b"entry"])
-        flushed = len(Manifest.from_bytes(store.get("ingest/manifest").data))
+            flushed = len(Manifest.from_bytes(store.get("ingest/manifest").data))
         assert flushed >= 50
         producer.flush()
         assert handle.watcher.result() is not None
@@ -53,7 +56,7 @@ def test_should_count_the_interval_from_the_first_entry_of_each_batch() -> None:
         with pytest.raises(TimeoutError):
             first.watcher.await_durable(0.2)
         clock.advance(0.001)
-        assert first.watcher.await_durable(10) == second.watcher.await_durable(10)
+        assert first.watcher.await_durable(HANGS_S) == second.watcher.await_durable(HANGS_S)
 
 
 def test_should_block_by_bytes_until_something_is_durable() -> None:
@@ -68,7 +71,7 @@ def test_should_block_by_bytes_until_something_is_durable() -> None:
             store.await_waiting(1)
             blocked.join(0.1)
             assert blocked.is_alive(), "uploaded is not durable"
-        blocked.join(10)
+        blocked.join(HANGS_S)
         assert not blocked.is_alive()
         producer.flush()
     assert batches_of(inner) == [[b"x" * 900], [b"y" * 900]]
@@ -101,7 +104,7 @@ def test_should_count_entries_of_zero_length_as_buffered() -> None:
             store.await_waiting(1)
             thread.join(0.1)
             assert produced == 1000 // 20
-        thread.join(10)
+        thread.join(HANGS_S)
         assert produced == 200
 
 
@@ -124,9 +127,9 @@ def test_should_wake_blocked_calls_with_closed() -> None:
         store.await_waiting(1)
         closing = threading.Thread(target=producer.close)
         closing.start()
-        blocked.join(10)
+        blocked.join(HANGS_S)
         assert len(errors) == 1
-    closing.join(10)
+    closing.join(HANGS_S)
     assert entries_of(inner) == [b"x" * 100]
 
 
@@ -144,8 +147,8 @@ def test_should_let_calls_in_by_the_order_in_which_they_came() -> None:
             small.start()
             small.join(0.1)
             assert small.is_alive(), "there is room for it, but not its turn"
-        large.join(10)
-        small.join(10)
+        large.join(HANGS_S)
+        small.join(HANGS_S)
         producer.flush()
     assert entries_of(inner) == [b"x" * 500, b"L" * 900, b"s"]
 
@@ -156,13 +159,13 @@ def test_should_let_calls_in_by_the_order_in_which_they_came() -> None:
 def test_should_overlap_uploads_with_appends_and_keep_produce_order(any_store: Store) -> None:
     store = HeldStore(any_store)
     with make_producer(store, flush_size_bytes=1, upload_concurrency=3) as producer:
-        producer.produce([b"0"]).watcher.await_durable(10)  # makes the manifest, so that later writes replace it
+        producer.produce([b"0"]).watcher.await_durable(HANGS_S)  # makes the manifest, so that later writes replace it
         with store.hold("put_if_match"):
             producer.produce([b"1"])
             store.await_waiting(1)  # the append of 1 is under way …
             for index in range(2, 8):
                 producer.produce([b"%d" % index])
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + HANGS_S
             while len(objects_of(any_store)) < 8 and time.monotonic() < deadline:
                 time.sleep(0.005)
             assert len(objects_of(any_store)) == 8  # … and all others are uploaded meanwhile
@@ -205,7 +208,7 @@ def test_should_wait_for_an_earlier_slow_upload_before_appending_later_ones() ->
             with pytest.raises(TimeoutError):
                 fast.watcher.await_durable(0.1)
             assert len(objects_of(inner)) == 1
-        assert fast.watcher.await_durable(10).sequence == 1
+        assert fast.watcher.await_durable(HANGS_S).sequence == 1
     assert entries_of(inner) == [b"slow", b"fast"]
 
 
@@ -216,13 +219,13 @@ def test_should_serve_many_threads(any_store: Store) -> None:
         def produce(name: int) -> None:
             for index in range(calls):
                 handle = producer.produce([b"%d/%d" % (name, index)], b"%d" % name)
-            handle.watcher.await_durable(30)
+            handle.watcher.await_durable(HANGS_S)
 
         running = [threading.Thread(target=produce, args=(name,)) for name in range(threads)]
         for thread in running:
             thread.start()
         for thread in running:
-            thread.join(60)
+            thread.join(HANGS_S)
     found = entries_of(any_store)
     for name in range(threads):
         mine = [entry for entry in found if entry.startswith(b"%d/" % name)]
@@ -285,8 +288,8 @@ def test_should_warn_and_flush_in_the_background_when_dropped() -> None:
     store = open_store("memory://")
     with pytest.warns(ResourceWarning, match="never closed"):
         handle = make_producer(store).produce([b"one"])
-    handle.watcher.await_durable(10)
-    deadline = time.monotonic() + 10
+    handle.watcher.await_durable(HANGS_S)
+    deadline = time.monotonic() + HANGS_S
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from buffer.manifest import Manifest
+from tests.nets import HANGS_S
 from tests.queue.queue_support import PATH
 from tests.servers import StoreAddress
 
@@ -48,7 +49,7 @@ def test_should_append_each_location_once_from_many_processes(shared_address: St
             worker.stdin.flush()
         told: dict[str, int] = {}
         for worker, locations in zip(workers, wanted, strict=True):
-            output, errors = worker.communicate(timeout=200)
+            output, errors = worker.communicate(timeout=HANGS_S)
             assert worker.returncode == 0, errors
             sequences = {location: sequence for location, (sequence,) in json.loads(output).items()}
             assert list(sequences) == locations

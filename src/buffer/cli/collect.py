@@ -40,6 +40,9 @@ WHY_KEPT = {
 @click.option("--wait-s", type=Seconds(), default=30.0, show_default=True, help="How long to wait for the second look.")
 @click.option("--every", "every_s", type=INTERVAL, metavar="SECONDS", help="Go on for ever, with a look this often.")
 @click.option("--gc-grace-s", type=float, help="Delete nothing younger. At least 600, the default.")
+@click.option(
+    "--gc-foreign", is_flag=True, default=None, help="Batches of OpenData's Go producer, too, from more than a day ago."
+)
 @json_option
 def gc(dry_run: bool, wait_s: float, every_s: float | None, as_json: bool, **options: Any) -> int:
     """Delete batch objects that the queue no longer needs.

@@ -28,7 +28,7 @@ LOADER_TABLES = ("loader", *(name for name in LOOKING_TABLES if name != "loader"
 
 
 def queue_options(command: F) -> F:
-    """`--store` and its kin. They arrive as the keyword arguments that `settings` takes as `options`."""
+    """`--store` and related options. They arrive as the keyword arguments that `settings` takes as `options`."""
     options = [
         click.option(
             "--store",

@@ -150,12 +150,12 @@ def track(items: Iterable[T], *, total: int, label: str) -> Iterator[T]:
 
 
 @contextmanager
-def counting(label: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-    """A bar on stderr for the block, one step further at each call of what it gives. For terminals only."""
+def counting(label: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on stderr for the block, a step (or so many) further at each call of what it gives. For terminals only."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with _bars(*columns) as progress:
         task = progress.add_task(label, total=total)
-        yield lambda: progress.advance(task)
+        yield lambda count=1: progress.advance(task, count)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from __future__ import annotations
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from buffer.cli.options import queue_options, settings
 from buffer.cli.printing import echo, is_terminal, print_facts, print_json
 from buffer.cli.records import CHUNK_BYTES, Reader, Stopped, read_chunks, read_length_prefixed, read_lines
-from buffer.cli.resume import produce_source, sources
+from buffer.cli.resume import Source, produce_source, sources
 from buffer.cli.shell import DONE, INTERRUPTED, describe, json_option
 from buffer.clock import SystemClock
 from buffer.config import ProducerConfig
@@ -41,6 +41,8 @@ Range = tuple[int, int]
 """The first and the last place of records that lie together in the input."""
 
 T = TypeVar("T")
+
+Bar = tuple[Progress, TaskID]
 
 
 class _Signals:
@@ -226,8 +228,9 @@ def produce(
     ones that --skip-empty leaves out: `tail -n +43 file` begins at number 42, `sed -n 11,20p file` prints 10..19.
 
     With --client-id and --from each record gets into the queue once, however often the command is killed: run it
-    again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed. In
-    a folder every file counts by itself, under its path; files whose names begin with a dot are left out.
+    again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed: a
+    last line without its end counts as a record, so what another program is still writing must grow by whole lines.
+    In a folder every file counts by itself, under its path; files whose names begin with a dot are left out.
     """
     config = settings(ProducerConfig, options)
     clock, tally, signals = SystemClock(), Tally(), _Signals()
@@ -243,9 +246,7 @@ def produce(
     try:
         if client_id is not None and resumed is not None:
             tally.by_mark = True
-            for source in sources(resumed, client_id):
-                if not run.is_over:
-                    produce_source(source, config, run, payload, skip_empty=skip_empty)
+            run.produce_all(sources(resumed, client_id), payload, skip_empty=skip_empty)
         else:
             _produce_new(files, run, payload, skip_empty=skip_empty)
     except (BufferQueueError, OSError) as error:  # of the input; what came before it still counts
@@ -267,9 +268,25 @@ class _Run:
     reader: Reader
     signals: _Signals
     tally: Tally
+    bar: Bar | None = None
+    """Over all files of a folder."""
+    done_bytes: int = 0
+    """Of the files before the one in hand."""
 
     def read(self, *files: Path) -> Iterator[list[bytes]]:
-        return self.signals.until_stopped(_records(files, self.reader, self.config, self.signals))
+        if self.bar is not None:  # a file that is read once more begins anew
+            self.bar[0].update(self.bar[1], completed=self.done_bytes)
+        return self.signals.until_stopped(_records(files, self.reader, self.config, self.signals, self.bar))
+
+    def produce_all(self, files: Sequence[Source], payload: bytes, *, skip_empty: bool) -> None:
+        """What the queue does not have of these files, under one bar."""
+        with _progress([source.path for source in files]) as self.bar:
+            for source in files:
+                if self.is_over:
+                    return
+                size = source.path.stat().st_size
+                produce_source(source, self.config, self, payload, skip_empty=skip_empty)
+                self.done_bytes += size
 
     def sent(self, handle: WriteHandle, first: int, end: int, records: list[bytes]) -> None:
         self.tally.add(handle, first, end, len(records), sum(map(len, records)))
@@ -308,7 +325,9 @@ def _close(producer: Producer) -> None:
         return
 
 
-def _records(files: Iterable[Path], reader: Reader, config: ProducerConfig, signals: _Signals) -> Iterator[list[bytes]]:
+def _records(
+    files: Iterable[Path], reader: Reader, config: ProducerConfig, signals: _Signals, bar: Bar | None = None
+) -> Iterator[list[bytes]]:
     limit = min(CHUNK_BYTES, config.flush_size_bytes)  # a call never spans two batches
     if not files:
         if is_terminal(sys.stdin):
@@ -319,7 +338,7 @@ def _records(files: Iterable[Path], reader: Reader, config: ProducerConfig, sign
             chunks = _counted(read_chunks(sys.stdin.fileno(), limit, signals.came), progress, task)
             yield from reader(chunks, config.max_batch_bytes)
         return
-    with _progress(files) as (progress, task):
+    with _progress(files) if bar is None else nullcontext(bar) as (progress, task):
         for path in files:
             with signals.open(path) as file:
                 chunks = _counted(read_chunks(file.fileno(), limit, signals.came), progress, task)
@@ -333,7 +352,7 @@ def _counted(chunks: Iterable[bytes], progress: Progress, task: TaskID) -> Itera
 
 
 @contextmanager
-def _progress(files: Iterable[Path] | None) -> Iterator[tuple[Progress, TaskID]]:
+def _progress(files: Iterable[Path] | None) -> Iterator[Bar]:
     """Bytes read, of all that there are where that is known: of a pipe it is not."""
     columns = (TextColumn("producing"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     total = None if files is None else sum(path.stat().st_size for path in files)

@@ -6,7 +6,9 @@ cut anywhere: each one carries the numbers of all its records, and what is in th
 - Killed at any moment: the next run asks the queue where it is.
 - The append of a run that was killed may land a moment after the next run asked. That one gets a conflict, asks again
   and goes on behind it.
-- A file that has grown goes on; one that has become shorter than what the queue has of it is refused.
+- A file that has grown goes on, if it grew by whole records: a last line without its end was one, and what is added to
+  it later is never looked at. Nobody can tell by a number that the record was longer afterwards.
+- One that has become shorter than what the queue has of it is refused.
 - In a folder each file is a client of its own, by its path there: files that come later or are removed move nothing.
 """
 

@@ -30,6 +30,7 @@ from buffer.cli.printing import echo, one_line
 from buffer.clock import SystemClock
 from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
+from buffer.urls import masked
 
 DONE, FAILED, USAGE, FENCED, BLOCKED, GAP = range(6)
 INTERRUPTED = 130
@@ -108,29 +109,33 @@ def exit_code(error: BaseException, codes: ExitCodes = CORE_EXIT_CODES) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """One line. Errors of this project say all there is to say; of others, the class belongs to it."""
+    """One line, without keys. Errors of this project say all there is to say; of others, the class belongs to it."""
+    return one_line(masked(_described(error)))
+
+
+def _described(error: BaseException) -> str:
     if isinstance(error, BufferQueueError):
-        return one_line(str(error))
+        return str(error)
     if isinstance(error, OSError) and error.strerror:
-        return one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     lines = str(error).strip().splitlines() or [""]
-    return one_line(f"{type(error).__name__}: {lines[0]}".rstrip(": "))
+    return f"{type(error).__name__}: {lines[0]}".rstrip(": ")
 
 
 def _report(error: Exception, session: Session, codes: ExitCodes) -> int:
     if session.log_format == "json":
         facts: dict[str, Any] = {"event": "error", "error": type(error).__name__, "exit_code": exit_code(error, codes)}
         if session.debug:
-            facts["traceback"] = "".join(traceback.format_exception(error))
+            facts["traceback"] = masked("".join(traceback.format_exception(error)))
         at_s = SystemClock().now_ms() / 1000
         write_json("error", describe(error), logger=__name__, at_s=at_s, facts=facts)
         return exit_code(error, codes)
     if session.debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
-            echo(line, err=True)
+            echo(masked(line), err=True)
     echo(f"error: {describe(error)}", err=True)
     for note in getattr(error, "__notes__", []):
-        echo(f"       {one_line(note)}", err=True)
+        echo(f"       {one_line(masked(note))}", err=True)
     if not isinstance(error, BufferQueueError | OSError) and not session.debug:
         echo("       run it again with --debug to see where that came from", err=True)
     return exit_code(error, codes)
@@ -143,7 +148,7 @@ def _show_usage(error: click.ClickException) -> None:
     message = error.format_message()
     if message.startswith("Got unexpected extra argument"):  # it may be a key that got apart from its option
         message = message.partition("(")[0].strip() + ": an option's value with spaces needs quotes"
-    echo(f"error: {one_line(message)}", err=True)
+    echo(f"error: {one_line(masked(message))}", err=True)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is not None:
         echo(f"       `{context.command_path} --help` tells more", err=True)

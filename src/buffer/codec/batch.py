@@ -39,7 +39,8 @@ MAX_BATCH_BYTES: Final = 1 << 30
 Data: TypeAlias = "bytes | bytearray | memoryview | pa.Buffer"
 
 _FOOTER: Final = struct.Struct("<BIH")
-assert _FOOTER.size == 7
+FOOTER_BYTES: Final = _FOOTER.size
+assert FOOTER_BYTES == 7
 _LENGTH: Final = struct.Struct("<I")
 
 _LOOP_RECORDS_MAX = 64  # these are done in Python before a Parquet reader or writer is even set up

@@ -33,6 +33,7 @@ from buffer.consume.read_ahead import MAX_BYTES_DEFAULT, POLL_INTERVAL_DEFAULT_S
 from buffer.consume.takeover import take_over
 from buffer.errors import BufferQueueError, CorruptBatch, InvalidInput, ObjectNotFound
 from buffer.gc.collector import Collector
+from buffer.ledger.leases import Leases
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch
 from buffer.queue import QueueConsumer, manifest_observer
@@ -62,8 +63,11 @@ class Consumer:
         position: Position,
         epoch: int,
         collector: Collector | None,
+        leases: Leases | None = None,
     ) -> None:
         """Use `Consumer.new`: this takes the parts that it makes."""
+        self.leases = leases
+        """What workers left, if the queue was taken over from them. What they have finished is not handed out."""
         self.config = config
         self.store = store
         self.epoch = epoch
@@ -119,7 +123,7 @@ class Consumer:
             finished=leases.finished if leases else (),
             on_fenced=collector.stop if collector else lambda: None,
         )
-        consumer = cls(config, store, handle, position, claimed.epoch, collector)
+        consumer = cls(config, store, handle, position, claimed.epoch, collector, leases)
         if collector is not None:
             collector.start()
         return consumer

@@ -149,7 +149,7 @@ class DeadLetters:
         except ObjectNotFound as error:
             words = f"the batch {descriptor.location!r} (sequence {order.sequence}) was gone when it was parked"
             return self._whole(order, descriptor, source, "missing", words.encode(), str(error))
-        owed = tuple(numbers(order.owed)) if order.owed is not None else tuple(range(len(array)))
+        owed = tuple(numbers(order.owed, below=len(array))) if order.owed is not None else tuple(range(len(array)))
         letters = [_letter(item.payload) for item in items]
         if target_id is not None and letters and all(letter and letter["queue_id"] == target_id for letter in letters):
             return _homeward(array, owed, items, [letter for letter in letters if letter])

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 from buffer import metrics
 from buffer.backoff import Backoff
 from buffer.clock import Clock, SystemClock
-from buffer.codec.batch import decode_batch_arrow, expanded_bytes
+from buffer.codec.batch import FOOTER_BYTES, batch_info, decode_batch_arrow, expanded_bytes
 from buffer.config import GIB
 from buffer.errors import (
     BatchTooLarge,
@@ -40,7 +40,7 @@ from buffer.errors import (
 )
 from buffer.model import BatchDescriptor, ConsumedBatch, RawBatch
 from buffer.names import location_problem
-from buffer.store.base import CanGet, CanGetBounded
+from buffer.store.base import CanGet, CanGetBounded, CanGetRange, CanHead
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +105,19 @@ class FetchHandle:
     def fetch_raw(self, descriptor: BatchDescriptor) -> RawBatch:
         """The object as it is stored, for callers that decode it themselves or pass it on."""
         return RawBatch(descriptor, self._timed(lambda: self._get(descriptor)))
+
+    def count(self, descriptor: BatchDescriptor) -> int | None:
+        """How many entries its footer claims, by a read of the footer alone; None: this store cannot tell.
+
+        Raises ObjectNotFound, StorageError, or CorruptBatch where there is no footer.
+        """
+        if problem := self.refusal(descriptor):
+            raise LocationRefused(f"sequence {descriptor.sequence}: {problem}", location=descriptor.location)
+        if not (isinstance(self.store, CanGetRange) and isinstance(self.store, CanHead)):
+            return None
+        size = self.store.head(descriptor.location).size
+        start = max(0, size - FOOTER_BYTES)
+        return batch_info(self.store.get_range(descriptor.location, start, size - start)).record_count
 
     def _fetch_decoded(self, descriptor: BatchDescriptor, reserve: Callable[[int], None]) -> pa.BinaryArray:
         for read in range(1, READS_OF_CORRUPT + 1):

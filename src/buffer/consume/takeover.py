@@ -16,11 +16,13 @@ it exactly once whoever was faster, and then it is finished. Only then does the 
 - A queue without leases costs one read here, and nothing else.
 
 What is finished only in part is handed out whole: a consumer knows batches, not entries. What was copied and blocked
-(`block_and_dlq`) is handed out, too: the copy is one more, by that strategy.
+(`block_and_dlq`) is handed out, too: the copy is one more, by that strategy. A loader reads through a consumer, and is
+stricter before it binds the queue (`ledger/from_workers.py`): it never gets here with anything that is parking.
 """
 
 from __future__ import annotations
 
+from buffer import metrics
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
 from buffer.consume.dead_letters import DeadLetters, Source
@@ -44,10 +46,10 @@ def take_over(
     epoch = claimed.epoch
     journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
 
-    def enter(ledger: LeaseLedger | None, _sent: bool) -> LeaseLedger | None:
-        if ledger is None or ledger.leases is None or ledger.epoch == epoch:
+    def enter(ledger: LeaseLedger | None, sent: bool) -> LeaseLedger | None:
+        if ledger is None or ledger.leases is None or (ledger.epoch == epoch and sent):
             return ledger
-        if ledger.epoch > epoch:
+        if ledger.epoch >= epoch:  # the same number, and not ours: the manifest was put back from a backup
             raise Fenced.by_newer("consumer", "ledger", epoch=epoch, current=ledger.epoch)
         return ledger.changed(epoch=epoch)
 
@@ -64,7 +66,9 @@ def take_over(
         assert ledger.leases is not None, "sections do not go away under an epoch"
         return ledger.changed(leases=finish_parking(ledger.leases, by, ledger.leases.parker or "", done))
 
-    return journal.update_owned(epoch, finish).leases
+    leases = journal.update_owned(epoch, finish).leases
+    metrics.leases_parked.add(len(done))
+    return leases
 
 
 def _parked(

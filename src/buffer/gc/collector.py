@@ -7,7 +7,8 @@ Deleting a batch that is still wanted loses data for good, so every rule errs to
     `{ULID}.batch`, upper case
     no manifest entry names that ULID         a batch that waits in the queue. The path is not compared: one ULID
                                               is one batch, however a writer spelled its folder
-    older than the oldest entry               a batch of a slow producer, on a queue that lags behind
+    older than the oldest entry               a batch of a slow producer, on a queue that lags behind. Entries of
+                                              another writer (`foreign.py`) do not count: they would hold ours back
     older than the grace period               a batch that was uploaded and whose append is still under way
     the manifest is there                     everything: without one, nothing is referenced
     its next_sequence never went back,        the batches that a restored backup has forgotten: an operator may
@@ -51,6 +52,7 @@ from buffer import metrics
 from buffer.clock import Clock, SystemClock
 from buffer.config import GcConfig
 from buffer.errors import BufferQueueError, Closed, ObjectNotFound, StorageError
+from buffer.gc.foreign import old_enough, runs_to_ask
 from buffer.gc.neighbours import Neighbours
 from buffer.gc.rules import (
     QUIET_GRACE_MS,
@@ -64,9 +66,17 @@ from buffer.ledger.clients import known_sequences as known_to_clients
 from buffer.ledger.leases import known_sequences as known_to_leases
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
-from buffer.names import batch_location, batch_ulid, folder_of, ledger_path
+from buffer.names import (
+    ForeignBatch,
+    batch_location,
+    batch_ulid,
+    folder_of,
+    foreign_batch,
+    foreign_location,
+    ledger_path,
+)
 from buffer.stopping import StopFlag
-from buffer.store.base import CanDelete, CanList, CanPoll, DeleteFailure, ObjectInfo, Version
+from buffer.store.base import CanDelete, CanHead, CanList, CanPoll, DeleteFailure, ObjectInfo, Version
 from buffer.store.open import open_store
 
 __all__ = [
@@ -91,7 +101,7 @@ CLOSE_WAIT_S = 30.0  # for a request that is under way; the thread is a daemon a
 _SYSTEM_CLOCK = SystemClock()
 
 
-class CollectedStore(CanPoll, CanList, CanDelete, Protocol):
+class CollectedStore(CanPoll, CanHead, CanList, CanDelete, Protocol):
     """What a collector needs of a store."""
 
 
@@ -138,6 +148,8 @@ class Collector:
         self._grace_ms = int(config.gc_grace_s * 1000)
         self._lock = threading.Lock()
         self._previous: Look | None = None
+        self._previous_foreign: frozenset[str] = frozenset()
+        """What the last look found deletable of another writer's objects."""
         self._known_next_sequence = 0
         self._distrust: str | None = None
         self._neighbours = Neighbours(self._store, config.manifest_path, config.data_path_prefix)
@@ -161,7 +173,7 @@ class Collector:
             return report
 
     def _cycle(self, now_ms: int, dry_run: bool) -> GcReport:
-        ulids, listed, strangers = self._list()
+        ulids, listed, strangers, foreign = self._list()
         known = max(self._known_next_sequence, self._ledger_next_sequence())
         manifest, version = self._read_manifest()
         decision = deletable(
@@ -192,19 +204,54 @@ class Collector:
             waiting=self._locations(decision.wait),
             kept={**decision.kept, Kept.LATER: listed - len(ulids)},
         )
-        return report if dry_run else self._act(report, decision, version)
+        report = report if dry_run else self._act(report, decision, version)
+        return self._collect_foreign(report, foreign, manifest, version) if self.config.gc_foreign else report
 
-    def _list(self) -> tuple[Sequence[str], int, Sequence[ObjectInfo]]:
-        """The oldest batches, how many there are in all, and what else lies beside them."""
+    def _collect_foreign(
+        self, report: GcReport, listed: Iterable[ForeignBatch], manifest: Manifest, version: Version
+    ) -> GcReport:
+        """What another writer's objects add to a cycle: see `foreign`."""
+        runs = runs_to_ask(listed, manifest, report.now_ms)
+        prefix, known = self.config.data_path_prefix, self._previous_foreign
+        found = old_enough(runs, self._store, prefix, report.now_ms, known)
+        delete = [location for location in found if location in known]
+        wait = tuple(location for location in found if location not in known)
+        if report.dry_run:
+            return replace(report, deleted=(*report.deleted, *delete), waiting=(*report.waiting, *wait))
+        if not delete or not self._is_unchanged(version):
+            self._previous_foreign = frozenset(found)
+            return replace(report, waiting=(*report.waiting, *found))
+        failures, untried = self._delete(delete)
+        kept = {failure.location for failure in failures}.union(untried)
+        self._previous_foreign = frozenset(kept.union(wait))
+        gone = tuple(location for location in delete if location not in kept)
+        metrics.gc_files_deleted.add(len(gone))
+        metrics.gc_files_failed.add(len(failures))
+        log.info("deleted %d batches of another writer, %d failed, %d wait", len(gone), len(failures), len(wait))
+        return replace(
+            report,
+            deleted=(*report.deleted, *gone),
+            waiting=(*report.waiting, *wait),
+            failed=(*report.failed, *failures),
+        )
+
+    def _list(self) -> tuple[Sequence[str], int, Sequence[ObjectInfo], Sequence[ForeignBatch]]:
+        """The oldest batches, how many there are in all, what else lies beside them, and another writer's below."""
         listed = 0
         strangers: list[ObjectInfo] = []
+        foreign: list[ForeignBatch] = []
 
         def batches() -> Iterator[str]:
             nonlocal listed
             prefix = self.config.data_path_prefix
             for item in self._store.list(prefix):
-                if folder_of(item.location) != prefix:
-                    continue  # further down: none of our business
+                if folder_of(item.location) != prefix:  # further down: none of our business, unless asked for
+                    batch = foreign_batch(item.location) if self.config.gc_foreign else None
+                    if batch is not None and item.location == foreign_location(prefix, batch):
+                        foreign.append(batch)
+                        if len(foreign) > 2 * CANDIDATES_MAX:
+                            foreign[:] = sorted(foreign)[:CANDIDATES_MAX]
+                    continue
                 if (ulid := batch_ulid(item.location)) is not None:
                     listed += 1
                     yield ulid
@@ -212,7 +259,7 @@ class Collector:
                     self._neighbours.note(item, strangers)
 
         # Whatever is deletable is older than all that stays: the bound never hides the one by the other.
-        return heapq.nsmallest(CANDIDATES_MAX, batches()), listed, strangers
+        return heapq.nsmallest(CANDIDATES_MAX, batches()), listed, strangers, foreign
 
     def _ledger_next_sequence(self) -> int:
         path = ledger_path(self.config.manifest_path)
@@ -233,6 +280,7 @@ class Collector:
     def _refuse(self, report: GcReport, manifest: Manifest | None, known: int) -> GcReport:
         """Forget the earlier look, which says nothing about the manifest to come, and say why."""
         self._previous = None
+        self._previous_foreign = frozenset()
         path = self.config.manifest_path
         if report.refusal is Refusal.FENCED:
             log.info("another consumer has claimed %r: this collector leaves the work to the other's", path)

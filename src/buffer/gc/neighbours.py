@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from buffer.errors import CorruptManifest, InvalidInput, ObjectNotFound
+from buffer.errors import CorruptManifest, InvalidInput, ObjectNotFound, ObjectTooLarge
 from buffer.manifest import Manifest
 from buffer.names import ledger_path
 from buffer.store.base import CanPoll, ObjectInfo, Version
@@ -72,7 +72,7 @@ class Neighbours:
         try:
             # Where a listing tells no versions, the store is asked; what has not changed is not transferred.
             found = self._store.get_if_changed(item.location, seen) if seen else self._store.get(item.location)
-        except (ObjectNotFound, InvalidInput):  # gone meanwhile, or named as no manifest can be
+        except (ObjectNotFound, InvalidInput, ObjectTooLarge):  # gone meanwhile, or as no manifest can be
             return False
         if found is None:
             return False

@@ -9,7 +9,7 @@ from enum import Enum
 
 from buffer.config import QUIET_GRACE_S
 from buffer.manifest import Manifest
-from buffer.names import batch_ulid, ulid_time_ms
+from buffer.names import batch_ulid, foreign_batch, ulid_time_ms
 from buffer.store.base import Version
 
 QUIET_GRACE_MS = QUIET_GRACE_S * 1000
@@ -93,6 +93,8 @@ def deletable(
     not_older = Kept.NOT_OLDER
     for entry in manifest:
         ulid = batch_ulid(entry.location)
+        if ulid is None and foreign_batch(entry.location) is not None:
+            continue  # of another writer: it says nothing about the order of ours, and must not hold them back
         if ulid is None:  # no telling how old it is, so nothing is surely older
             oldest_ms, not_older = 0, Kept.QUEUE_UNDATED
         else:

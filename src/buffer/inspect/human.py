@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 def plural(count: int, noun: str) -> str:
     """`1 batch`, `2 batches`: for the nouns that are used here."""
-    one = {"batches": "batch", "entries": "entry"}
+    one = {"batches": "batch", "entries": "entry", "unreferenced batches": "unreferenced batch"}
     return f"{count:,} {one.get(noun, noun.removesuffix('s')) if count == 1 else noun}"
 
 

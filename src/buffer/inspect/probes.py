@@ -1,4 +1,4 @@
-"""What a store really does, found out by doing it: can it be reached, does it keep its word on conditional writes.
+"""What a store really does, found out by doing it: can it be reached, does it honour conditional writes.
 
 A queue rests on two promises of its store: of two writers who create an object one loses, and a write on an old version
 loses. A server that answers "done" to both would lose entries without a word, so it is tried out, on an object of our

@@ -307,10 +307,8 @@ def _lag(status: QueueStatus) -> str:
 def _objects_fact(objects: Objects | None) -> str | None:
     if objects is None:
         return None
-    return (
-        f"{plural(objects.count, 'batches')}, {human_bytes(objects.bytes)}; "
-        f"{objects.unreferenced:,} of them no longer in the queue"
-    )
+    size = f"{plural(objects.count, 'batches')}, {human_bytes(objects.bytes)}"
+    return f"{size}; {objects.unreferenced:,} of them no longer in the queue" if objects.unreferenced else size
 
 
 def _plan_fact(plan: Plan | None, state: PlanState | None) -> str | None:

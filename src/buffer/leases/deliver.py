@@ -75,7 +75,7 @@ class Fetching:
             self._give_back(failed, refused, away)
         if trouble is not None and not batches:
             raise trouble
-        return Delivered(tuple(batches), tuple(nack.handle.sequence for nack in (*failed, *refused)))
+        return Delivered(tuple(batches), _sequences([*failed, *refused]), _sequences(away))
 
     def _give_back(self, failed: Sequence[Nack], refused: Sequence[Nack], away: Sequence[Nack]) -> None:
         """In one write. If it fails, the leases run out."""
@@ -91,3 +91,7 @@ class Fetching:
             metrics.leases_nacked.add(len(failed) + len(refused))
         except BufferQueueError as error:
             log.warning("could not give back what was not read, the leases run out: %s", error)
+
+
+def _sequences(nacks: Sequence[Nack]) -> tuple[int, ...]:
+    return tuple(nack.handle.sequence for nack in nacks)

@@ -1,6 +1,6 @@
 """What every verb of a `LeaseQueue` shares: one at a time, timed, tidied up after; parking what was ordered; the end.
 
-- The finished prefix leaves the manifest every `DEQUEUE_EVERY` batches, when the queue is idle, and on `close`.
+- The finished prefix leaves the manifest now and then (`tidying.py`), and on `close`.
 - Calls from several threads are serialised. After `close`, and in a forked child, every verb raises `Closed`.
 """
 
@@ -23,7 +23,7 @@ from buffer.errors import BufferQueueError, Closed, ContentionError, InvalidHand
 from buffer.gc.collector import Collector
 from buffer.leases.deliver import Fetching
 from buffer.leases.session import LeaseSession
-from buffer.leases.values import stats_of
+from buffer.leases.values import LeaseStats, stats_of
 from buffer.ledger import parking
 from buffer.ledger.lease_rules import Grant
 from buffer.ledger.leases import FRESH, Leases, State
@@ -32,8 +32,6 @@ from buffer.manifest import Manifest
 from buffer.store.base import Store
 
 log = logging.getLogger(__name__)
-
-DEQUEUE_EVERY = 100  # finished batches: a write of the manifest each time would double the cost of a cycle
 
 
 class LeaseDoor:
@@ -90,17 +88,22 @@ class LeaseDoor:
             metrics.leases_parked.add(len(done))
         return trouble
 
-    def _tidy(self, section: Leases, manifest: Manifest, *, idle: bool) -> None:
-        """Take the finished prefix out of the manifest, if it is long, or there is time."""
-        finished = section.finished_through + 1 - manifest.first_sequence
-        if finished < (1 if idle else DEQUEUE_EVERY):
+    def _tidy_if_due(self, section: Leases, manifest: Manifest, stats: LeaseStats, *, idle: bool) -> None:
+        left = manifest.next_sequence - 1 - section.finished_through
+        finished = manifest.entry_count - left
+        if self._session.tidying.is_due(finished, left, idle=idle, in_flight=stats.in_flight):
+            self._tidy(section, manifest)
+
+    def _tidy(self, section: Leases, manifest: Manifest) -> None:
+        """Take the finished prefix out of the manifest."""
+        if section.finished_through < manifest.first_sequence:
             return
         try:
             self._session.dequeue(section)
         except (ContentionError, StorageError) as error:
             log.warning("the finished batches stay in the manifest for now: %s", error)
 
-    def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> None:
+    def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> LeaseStats:
         metrics.leases_acked.add(acked)
         metrics.leases_consumed.add(len(grant.deliveries))
         metrics.leases_expired.add(grant.ran_out)
@@ -109,6 +112,7 @@ class LeaseDoor:
         metrics.leases_in_flight.set(stats.in_flight)
         metrics.leases_holes.set(stats.holes)
         metrics.leases_blocked.set(stats.blocked)
+        return stats
 
     @contextmanager
     def _verb(self, name: str) -> Iterator[None]:
@@ -142,7 +146,7 @@ class LeaseDoor:
                 self._collector.close()
             try:
                 look = self._session.look()
-                self._tidy(look.leases, look.manifest, idle=True)
+                self._tidy(look.leases, look.manifest)
             except BufferQueueError as error:
                 log.warning("closing without a last look at the queue: %s", error)
 

@@ -13,7 +13,7 @@ a lease that ran out, or whose holder died, is granted again, and counted. Work 
 - What cannot be read is given back: `deliver.py` says when, and for how long.
 - What is used up is parked before anything else is delivered. Parking that fails is logged, stays exclusive until its
   time is up, and is then repeated by whoever consumes; the other batches go on meanwhile.
-- The finished prefix leaves the manifest every `DEQUEUE_EVERY` batches, when the queue is idle, and on `close`.
+- The finished prefix leaves the manifest now and then, when the queue is idle, and on `close`: see `tidying.py`.
 
 Cost of one cycle (`consume(n, acks=…)`): one conditional read of the manifest, one write of the ledger; where others
 write, too, one read of the ledger before it. Calls from several threads are serialised; waiting holds nobody up.
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Self
 
@@ -55,16 +56,16 @@ from buffer.leases.values import (
     LeaseStats,
     Peeked,
     acks_of,
-    handle_of,
     handles_of,
+    nacks_of,
     peeked,
     stats_of,
 )
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
 from buffer.ledger.lease_rules import Ack, Grant, Nack
-from buffer.ledger.lease_steps import Stamp, is_finished
-from buffer.ledger.leases import Handle, LeaseLedger, Leases
+from buffer.ledger.lease_steps import Stamp, is_finished, whole
+from buffer.ledger.leases import LeaseLedger, Leases
 from buffer.manifest import Manifest
 from buffer.names import folder_of
 from buffer.produce.adopt import append_uploads
@@ -145,15 +146,17 @@ class LeaseQueue(LeaseDoor):
         moves nothing. After any other error, the acks stand. LocationRefused, BatchTooLarge, StorageError: see
         above.
         """
-        if max_batches < 1 or wait_ms < 0:
-            raise InvalidInput(f"max_batches={max_batches}, wait_ms={wait_ms}: at least 1 batch and 0 ms")
+        max_batches, wait_ms = whole("max_batches", max_batches, low=1), whole("wait_ms", wait_ms)
         done = acks_of(acks)
         deadline_s = self.clock.monotonic_s() + wait_ms / 1000
         pauses = WAITING.pauses(self.clock.jitter)
+        snoozed: tuple[int, ...] = ()
         while True:
             with self._verb("consume"):
                 delivered, grant = self._consume_once(max_batches, done)
             done = []
+            snoozed += delivered.snoozed
+            delivered = replace(delivered, snoozed=snoozed)
             if delivered.batches:
                 return delivered
             if grant.orders or delivered.unreadable:
@@ -171,8 +174,8 @@ class LeaseQueue(LeaseDoor):
 
         asked_s = self.clock.monotonic_s()
         manifest, section, grant = self._session.apply_to_queue(verb)
-        self._count(section, manifest, grant, len(acks))
-        self._tidy(section, manifest, idle=not grant.deliveries)
+        stats = self._count(section, manifest, grant, len(acks))
+        self._tidy_if_due(section, manifest, stats, idle=not grant.deliveries)
         if grant.orders:
             self._park(grant.orders, section)
         return self._delivery.fetch(grant.deliveries, manifest, asked_s), grant
@@ -187,7 +190,9 @@ class LeaseQueue(LeaseDoor):
                 raise InvalidInput(
                     "entries are acked of one batch at a time: pass the LeasedBatch, or `batch.done([…])`"
                 )
-            acks = [done.done(entries)]
+            if not isinstance(entries, Iterable):
+                raise InvalidInput(f"entries={entries!r} are not indices: pass a list of them")
+            acks = [done.done(tuple(entries))]
         if not acks:
             return
         with self._verb("ack"):
@@ -196,8 +201,7 @@ class LeaseQueue(LeaseDoor):
 
     def nack(self, failed: Held | Nack | Iterable[Held | Nack], delay_ms: int = 0, reason: str = "") -> None:
         """These failed: back to the queue, each after its own delay (`Nack`), or all after `delay_ms`."""
-        items = [failed] if isinstance(failed, Nack | Handle | LeasedBatch) else list(failed)
-        nacks = [item if isinstance(item, Nack) else Nack(handle_of(item), delay_ms, reason) for item in items]
+        nacks = nacks_of(failed, delay_ms, reason)
         if not nacks:
             return
         with self._verb("nack"):
@@ -255,11 +259,13 @@ class LeaseQueue(LeaseDoor):
             manifest, section, count = self._session.apply_to_queue(
                 lambda section, by, manifest: rules.purge(section, by, _waiting(manifest))
             )
-            self._tidy(section, manifest, idle=True)
+            self._tidy(section, manifest)
             return count
 
     def configure(self, leases: LeaseConfig) -> None:
         """Other settings for the queue, for all its workers, from now on."""
+        if not isinstance(leases, LeaseConfig):
+            raise InvalidConfig("configure takes a LeaseConfig", key="leases", value=leases)
         check_dlq(self.config, leases)
         with self._verb("configure"):
             self._session.apply(lambda section, by: (rules.configure(section, by, leases), None))
@@ -293,6 +299,7 @@ class LeaseQueue(LeaseDoor):
 
     def peek(self, max_batches: int = 10) -> list[Peeked]:
         """The oldest unfinished batches as they stand. Leases nothing."""
+        max_batches = whole("max_batches", max_batches)
         with self._verb("peek"):
             look = self._session.look()
             now_ms = self._session.now_ms(look.leases)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from buffer import metrics
 from buffer.backoff import Backoff
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.errors import InvalidConfig, InvalidInput
 from buffer.leases.values import Peeked
+from buffer.ledger.lease_steps import whole
 from buffer.ledger.leases import Phase
 
 PEEKED_AT_ONCE = 100  # what workers hold in the dead-letter queue is passed by, up to here
@@ -49,9 +51,35 @@ def redrive(
 ) -> int:
     """Park what is in `letters` at home, its own dead-letter queue. Returns how many batches went.
 
-    `on_moved` is called after each.
+    `on_moved` is called after each. The duration that is measured has no pauses in it.
     """
-    if max_per_second is not None and not max_per_second > 0:
+    clock = letters.clock
+    started_s, waited_s = clock.monotonic_s(), 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal waited_s
+        asleep_s = clock.monotonic_s()
+        clock.sleep(seconds)
+        waited_s += clock.monotonic_s() - asleep_s
+
+    try:
+        return _redrive(letters, home, max_per_second, max_batches, on_moved, sleep)
+    finally:
+        elapsed_s = clock.monotonic_s() - started_s - waited_s
+        metrics.leases_duration_seconds.record(max(0.0, elapsed_s), {"verb": "redrive"})
+
+
+def _redrive(
+    letters: Letters,
+    home: str | None,
+    max_per_second: float | None,
+    max_batches: int | None,
+    on_moved: Callable[[], None] | None,
+    sleep: Callable[[float], None],
+) -> int:
+    if max_batches is not None:
+        max_batches = whole("max_batches", max_batches)
+    if max_per_second is not None and not (isinstance(max_per_second, int | float) and max_per_second > 0):
         raise InvalidInput(f"max_per_second={max_per_second!r} is not allowed: a number above 0, or None for no limit")
     path, kept = letters.config.manifest_path, letters.settings.dlq
     if kept != home:
@@ -74,14 +102,14 @@ def redrive(
                 raise
             continue  # another redrive was faster, or a worker has leased it
         if not went:
-            letters.clock.sleep(next(pauses))
+            sleep(next(pauses))
             continue
         moved += 1
         if on_moved is not None:
             on_moved()
         pauses = BUSY.pauses(letters.clock.jitter)
         if max_per_second is not None:
-            letters.clock.sleep(1 / max_per_second)
+            sleep(1 / max_per_second)
     return moved
 
 

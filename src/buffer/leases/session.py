@@ -34,6 +34,7 @@ from buffer.clock import Clock
 from buffer.config import LeaseConfig
 from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBehindConsumer, QueueBound
 from buffer.journal import Journal
+from buffer.leases.tidying import Tidying
 from buffer.leases.time import QueueTime
 from buffer.ledger.lease_rules import claimed, opened
 from buffer.ledger.lease_steps import Stamp
@@ -97,6 +98,7 @@ class LeaseSession:
         """`modified` says when the ledger was written, by the store's clock."""
         self.queue = queue
         self.worker = worker
+        self.tidying = Tidying()
         self._journal = journal
         self._clock = clock
         self._number = 0
@@ -220,8 +222,10 @@ class LeaseSession:
         sent: dict[int, tuple[Leases, R]],
     ) -> tuple[Leases, R]:
         answer: list[tuple[Leases, R]] = []
+        frontier = (0, 0)
 
         def decide(ledger: LeaseLedger | None, _sent: bool) -> LeaseLedger | None:
+            nonlocal frontier
             answer.clear()
             section = self._owned(ledger)
             assert ledger is not None
@@ -240,9 +244,11 @@ class LeaseSession:
             if after is section:
                 return ledger
             sent[by.number] = (after, told)
+            frontier = (section.finished_through, after.finished_through)
             return ledger.changed(leases=after)
 
         self._journal.update(decide, optimistic=True)
+        self.tidying.moved(*frontier)
         return answer[-1]
 
     def now_ms(self, leases: Leases) -> int:

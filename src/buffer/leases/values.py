@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from buffer.ledger.lease_rules import Ack, Delivery
+from buffer.errors import InvalidInput
+from buffer.ledger.lease_rules import Ack, Delivery, Nack
 from buffer.ledger.leases import FRESH, Handle, Leases, Phase
 from buffer.ledger.ranges import Runs, numbers
 from buffer.model import ConsumedBatch
@@ -44,7 +46,7 @@ class LeasedBatch:
     def indices(self) -> Sequence[int]:
         """The indices of the entries that are owed."""
         owed = self.delivery.owed
-        return range(len(self.batch)) if owed is None else tuple(numbers(owed))
+        return range(len(self.batch)) if owed is None else tuple(numbers(owed, below=len(self.batch)))
 
     @property
     def entries(self) -> list[bytes]:
@@ -65,6 +67,8 @@ class Delivered:
     batches: tuple[LeasedBatch, ...] = ()
     unreadable: tuple[int, ...] = ()
     """Sequences that could not be fetched or decoded: failed deliveries, given back already."""
+    snoozed: tuple[int, ...] = ()
+    """Sequences that were given back untouched: the store could not read them for now, or was too slow."""
 
     @property
     def lease_id(self) -> str | None:
@@ -165,14 +169,28 @@ Done = Held | Ack
 
 
 def acks_of(done: Done | Iterable[Done]) -> list[Ack]:
-    items = [done] if isinstance(done, Ack | Handle | LeasedBatch) else list(done)
-    return [item if isinstance(item, Ack) else Ack(handle_of(item)) for item in items]
+    return [item if isinstance(item, Ack) else Ack(handle_of(item)) for item in _items(done)]
+
+
+def nacks_of(failed: Held | Nack | Iterable[Held | Nack], delay_ms: int, reason: str) -> list[Nack]:
+    return [item if isinstance(item, Nack) else Nack(handle_of(item), delay_ms, reason) for item in _items(failed)]
 
 
 def handles_of(held: Held | Iterable[Held]) -> list[Handle]:
-    items = [held] if isinstance(held, Handle | LeasedBatch) else list(held)
-    return [handle_of(item) for item in items]
+    return [handle_of(item) for item in _items(held)]
 
 
 def handle_of(held: Held) -> Handle:
-    return held.handle if isinstance(held, LeasedBatch) else held
+    if isinstance(held, LeasedBatch):
+        return held.handle
+    if not isinstance(held, Handle):
+        raise InvalidInput(f"{held!r} is nothing that consume handed out: pass a LeasedBatch or its handle")
+    return held
+
+
+def _items(one_or_many: Any) -> list[Any]:
+    if isinstance(one_or_many, Ack | Nack | Handle | LeasedBatch):
+        return [one_or_many]
+    if not isinstance(one_or_many, Iterable):
+        raise InvalidInput(f"{one_or_many!r} is nothing that consume handed out: pass a LeasedBatch, or some of them")
+    return list(one_or_many)

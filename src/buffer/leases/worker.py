@@ -18,19 +18,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from buffer.backoff import Backoff
 from buffer.errors import CapExceeded, ContentionError, InvalidHandle, InvalidInput, StorageError
+from buffer.leases.executors import Executor, Outcome, Tasks, Threads
 from buffer.leases.keeper import LeaseKeeper
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Again, Exponential, RetryPolicy
@@ -62,40 +62,10 @@ class WorkerReport:
     leases_lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the entries of one batch fared."""
-
-    batch: LeasedBatch
-    done: tuple[int, ...]
-    errors: tuple[Exception, ...] = ()
-
-    @property
-    def ack(self) -> Ack | None:
-        if not self.errors:
-            return self.batch.done()
-        return self.batch.done(self.done) if self.done else None
-
-    def again(self, retry: RetryPolicy) -> Again | None:
-        """When to deliver the rest again; None if there is none."""
-        answers = [retry.decide(error, self.batch.delivery_count) for error in self.errors]
-        if not answers:
-            return None
-        return Again(max(a.delay_ms for a in answers), counts=any(a.counts for a in answers))
-
-
 class Stop(Protocol):
     """Says when to stop: a `threading.Event`, or anything like it."""
 
     def is_set(self) -> bool: ...
-
-
-class Executor(Protocol):
-    """Where handlers run."""
-
-    def start(self, batch: LeasedBatch) -> Future[Outcome]: ...
-
-    def close(self) -> None: ...
 
 
 def worker(
@@ -120,7 +90,7 @@ def worker(
     signalled = StopFlag()
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
     with _signals(signalled) if signals else _nothing(), LeaseKeeper(queue) as keeper:
-        executor: Executor = _Tasks(handler, per) if is_async else _Threads(handler, per, concurrency)
+        executor: Executor = Tasks(handler, per) if is_async else Threads(handler, per, concurrency)
         stops = (signalled,) if stop is None else (signalled, stop)
         loop = _Loop(queue, executor, keeper, concurrency, retry or Exponential(), stops, drain)
         try:
@@ -294,89 +264,22 @@ class _Loop:
                     raise
 
 
-class _Threads:
-    """Plain handlers, one thread for each batch at a time."""
-
-    def __init__(self, handler: Callable[[Any], object], per: str, concurrency: int) -> None:
-        self._handler = handler
-        self._per = per
-        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="buffer-worker")
-
-    def start(self, batch: LeasedBatch) -> Future[Outcome]:
-        return self._pool.submit(self._run, batch)
-
-    def _run(self, batch: LeasedBatch) -> Outcome:
-        done: list[int] = []
-        errors: list[Exception] = []
-        for indices, argument in _calls(batch, self._per):
-            try:
-                self._handler(argument)
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
-                errors.append(error)
-            else:
-                done.extend(indices)
-        return Outcome(batch, tuple(done), tuple(errors))
-
-    def close(self) -> None:
-        self._pool.shutdown()
-
-
-class _Tasks:
-    """Handlers for asyncio, on an event loop in a thread of its own."""
-
-    def __init__(self, handler: Callable[[Any], Any], per: str) -> None:
-        self._handler = handler
-        self._per = per
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-worker", daemon=True)
-        self._thread.start()
-
-    def start(self, batch: LeasedBatch) -> Future[Outcome]:
-        return asyncio.run_coroutine_threadsafe(self._run(batch), self._loop)
-
-    async def _run(self, batch: LeasedBatch) -> Outcome:
-        done: list[int] = []
-        errors: list[Exception] = []
-        for indices, argument in _calls(batch, self._per):
-            try:
-                await self._handler(argument)
-            except asyncio.CancelledError:  # by the handler's own doing: nobody else knows this task
-                errors.append(TimeoutError("the handler was cancelled"))
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
-                errors.append(error)
-            else:
-                done.extend(indices)
-        return Outcome(batch, tuple(done), tuple(errors))
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-
-def _calls(batch: LeasedBatch, per: str) -> Iterator[tuple[Sequence[int], Any]]:
-    if per == "batch":
-        yield tuple(batch.indices), batch
-    else:
-        for index, entry in zip(batch.indices, batch.entries, strict=True):
-            yield (index,), entry
-
-
 @contextmanager
 def _signals(stopped: StopFlag) -> Iterator[None]:
     """SIGTERM and SIGINT end the loop in good order; a second one of them does what it always did."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: dict[int, Any] = {}
+    # All of them before the first is replaced: a signal may come in between.
+    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
 
     def end(number: int, _frame: object) -> None:
         stopped.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
-    for number in (int(signal.SIGTERM), int(signal.SIGINT)):
-        before[number] = signal.signal(number, end)
     try:
+        for number in before:
+            signal.signal(number, end)
         yield
     finally:
         for number, handler in before.items():

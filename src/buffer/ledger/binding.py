@@ -4,7 +4,8 @@ The main table is bound by what it is: the place of its files, whatever way that
 it keeps when it is moved or renamed. The other tables may change: they join and leave with plans (`ledger.plan`).
 
 As in `ledger.plan`, every decision is a function from the ledger that stands to the one that shall stand, and must be
-right on whatever a crash, a lost reply or another loader left behind.
+right on whatever a crash, a lost reply or another loader left behind. What workers with leases left is taken over by
+the binding itself (`from_workers.py`): from that write on none of them writes any more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from buffer.errors import CorruptLedger, Fenced, LedgerLost, QueueBound
 from buffer.ledger.envelope import Envelope
+from buffer.ledger.from_workers import begins_there, check_free, workers_of
 from buffer.ledger.plan import SECTIONS_OBEYED, Ledger, Plan
 
 
@@ -29,6 +31,8 @@ class Binding:
     """Where they really are, in the same order; empty: their names tell."""
     main_id: str | None = None
     """The main table's own id: one that was moved or renamed keeps it."""
+    main_position: int = -1
+    """How far the main table was loaded by the app that the ledger names; -1: nothing, or nobody has asked."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -42,8 +46,12 @@ class Binding:
         bound = (ledger.places or ledger.tables)[:1]
         if bound == self.keys[:1] or (not ledger.places and ledger.tables[:1] == self.tables[:1]):
             return True
-        known = ledger.plan.table_ids.get(bound[0]) if ledger.plan is not None and bound else None
-        return known is not None and known == self.main_id
+        if ledger.plan is None or not bound:
+            return False
+        known = ledger.plan.table_ids.get(bound[0])
+        if known is None:  # the first plan made the table: then it is the one that this app has loaded with that plan
+            return self.main_position == ledger.plan.last
+        return known == self.main_id
 
     def of(self, queue_id: str) -> dict[str, Any]:
         return {"app_id": self.app_id or f"buffer/{queue_id}", **self.named()}
@@ -64,17 +72,30 @@ def is_bound(ledger: Ledger | None, binding: Binding, *, location: str) -> bool:
     return ledger.born
 
 
-def bind(ledger: Ledger | None, binding: Binding, *, queue_epoch: int, new_queue_id: str) -> Ledger | None:
+def bind(
+    ledger: Ledger | None,
+    binding: Binding,
+    *,
+    queue_epoch: int,
+    new_queue_id: str,
+    first_sequence: int = 0,
+    clock_ms: int = 0,
+    location: str | None = None,
+) -> Ledger | None:
     """The next step of a ledger that is not bound yet towards one that is: made, then born.
 
     None if the queue was consumed before, with nothing to say into what. That is so only if the ledger is still this
-    one afterwards: another loader may have given birth to it and claimed since it was read.
+    one afterwards: another loader may have given birth to it and claimed since it was read. Workers with leases do say
+    it, as long as the queue begins (`first_sequence`) with what they left. Raises QueueBound while they are at work.
 
     Two steps, because the ledger and the queue's epoch are two objects: a consumer that claims between the look at
     the epoch and the making of the ledger is found by the second look.
     """
-    if queue_epoch > 0:
+    workers = workers_of(ledger, location=location)
+    if queue_epoch > 0 and not begins_there(workers, first_sequence):
         return None
+    if workers is not None:
+        check_free(workers, clock_ms)
     if ledger is None:
         return Ledger(queue_id=new_queue_id, **binding.of(new_queue_id))
     if ledger.is_unbound:
@@ -92,6 +113,7 @@ def adopt(
     new_queue_id: str,
     location: str,
     may_complete: bool = True,
+    clock_ms: int = 0,
 ) -> Ledger:
     """The ledger of a queue that is taken over, whatever it says now.
 
@@ -100,7 +122,7 @@ def adopt(
     depends on nothing but itself. With dead letters that is not so. What of the range was set aside for them is not
     known any more, and it would be in no table if it can be loaded now; so without `may_complete` this raises
     LedgerLost. Tables behind the main one got nothing, or joined later. A ledger that fits already stays, unless a
-    table is ahead of its plan or in the middle of it.
+    table is ahead of its plan or in the middle of it. Raises QueueBound while workers have something in hand.
     """
     furthest = max(committed, *ahead, -1)
     plan = None
@@ -113,6 +135,9 @@ def adopt(
     covers = furthest < found.plan.first or furthest == found.plan.last if found.plan else furthest < 0
     if ledger is not None and ledger.born and binding.fits(ledger) and covers:
         return ledger
+    workers = workers_of(found, location=location)
+    if workers is not None:
+        check_free(workers, clock_ms)
     if len(set(ahead)) > 1:
         raise _strangers(location, committed, ahead)
     if furthest > committed and not may_complete:
@@ -138,7 +163,8 @@ def salvaged(data: bytes, error: CorruptLedger) -> Ledger | None:
 def enter(ledger: Ledger | None, binding: Binding, *, epoch: int, sent: bool, location: str) -> Ledger:
     """Put an epoch into the ledger, plan kept. Raises Fenced if a newer loader did first.
 
-    The same epoch is ours only if we have `sent` it: nobody else claimed that number and got an answer.
+    The same epoch is ours only if we have `sent` it, here or while taking the queue over from workers: nobody else
+    claimed that number and got an answer.
     """
     if ledger is None:
         raise Ledger.lost(location, "it is gone")
@@ -163,8 +189,8 @@ def _bound_elsewhere(ledger: Ledger, binding: Binding) -> QueueBound:
         f"this queue feeds the app {ledger.app_id!r} into {main}{_at(ledger.places)}; it was asked to feed "
         f"{binding.app_id or 'the same app'!r} into {asked}{_at(binding.places)}. One queue feeds one app and one main "
         "table: another one's acks would drop what this one never loaded. Use those settings, or another queue. A "
-        "table that was moved or renamed with its log, from its second range on, goes on by itself once the new name "
-        "finds it; for one that was moved before, copied or made again, pass adopt=True with an explicit app_id",
+        "table that was moved or renamed with its log goes on by itself once the new name finds it; for one that was "
+        "copied or made again, pass adopt=True with an explicit app_id",
         app_id=binding.app_id,
         tables=binding.tables,
         bound_app_id=ledger.app_id,

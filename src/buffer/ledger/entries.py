@@ -23,6 +23,9 @@ REASON_MAX = 300  # characters: enough to name a constraint, not enough to repea
 REASONS_MAX = 300  # different ones in a plan: with them the ledger stays below 200 kB
 OTHER_REASONS = "one of more reasons than the ledger keeps"
 
+INDEX_MAX = (1 << 32) - 1  # a batch's footer counts its records in 32 bits
+ENTRIES_MAX = 2_000_000  # set aside in one range: each is a value in memory where they are listed, about 250 MB in all
+
 _SPANS = re.compile(r"\d{1,10}(-\d{1,10})?(,\d{1,10}(-\d{1,10})?)*", re.ASCII)
 
 
@@ -41,6 +44,8 @@ def spans(text: str) -> list[tuple[int, int]]:
         found.append((int(first), int(last or first)))
     if any(first > last for first, last in found) or any(one[1] >= other[0] for one, other in pairwise(found)):
         raise ValueError("not in ascending order")
+    if found[-1][1] > INDEX_MAX:
+        raise ValueError(f"{found[-1][1]:,}, and no batch has an entry above {INDEX_MAX:,}")
     return found
 
 

@@ -93,7 +93,12 @@ class Envelope:
     @classmethod
     def lost(cls, location: str, what: str) -> LedgerLost:
         """The error of a user whose ledger is not what it was."""
-        return LedgerLost(f"the ledger {location!r} is lost: {what}. Put it back", location=location)
+        return LedgerLost(f"the ledger {location!r} is lost: {what}. {cls.way_out()}", location=location)
+
+    @classmethod
+    def way_out(cls) -> str:
+        """What the user of this view can do about a ledger that is damaged or lost: a sentence without its end."""
+        return "Put it back"
 
     # Bytes
 
@@ -115,7 +120,7 @@ class Envelope:
     def from_bytes(cls, data: bytes, *, location: str | None = None) -> Self:
         """Raises CorruptLedger, naming the field, and `location` if given."""
         where = _named(location)
-        way_out = "Put it back; or, if no loader runs, pass adopt=True with the app_id that the table was loaded with"
+        way_out = cls.way_out()
         try:
             document = _parsed(data)
         except WrongField as error:

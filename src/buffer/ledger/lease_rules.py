@@ -25,7 +25,17 @@ from heapq import merge
 
 from buffer.config import LeaseConfig
 from buffer.errors import CapExceeded, InFlightCapExceeded, InvalidConfig, InvalidHandle, InvalidInput, QueueFull
-from buffer.ledger.lease_steps import Stamp, after, finish, holes_exceeded, settled, stamped, with_batches, worst_holes
+from buffer.ledger.lease_steps import (
+    Holes,
+    Stamp,
+    after,
+    finish,
+    holes_exceeded,
+    settled,
+    stamped,
+    whole,
+    with_batches,
+)
 from buffer.ledger.leases import FRESH, REASON_MAX, Batch, Handle, Leases, Phase, State
 from buffer.ledger.parking import EXPIRED, ParkOrder, is_used_up, judge, take_turn
 from buffer.ledger.ranges import Runs, difference, runs_of, size, union
@@ -92,8 +102,7 @@ def consume(
 
     The section comes back as it is if there is nothing to write.
     """
-    if max_batches < 0:
-        raise InvalidInput(f"max_batches is {max_batches}: it must be at least 0")
+    max_batches = whole("max_batches", max_batches)
     now = section.now_ms(by.clock_ms)
     acked = _acked(section, now, acks)
     current, blocked = judge(acked, now)
@@ -113,7 +122,7 @@ def _granted(
 ) -> tuple[Leases, tuple[Delivery, ...], CapExceeded | None]:
     in_flight = sum(batch.is_leased(now) for batch in section.batches.values())
     limit = min(max_batches, section.config.max_in_flight - in_flight)
-    holes = _Holes(section, now)
+    holes = Holes(section, now)
     chosen: dict[int, Batch] = {}
     stopped: CapExceeded | None = None
     for run, batch in _offers(section, now, waiting, in_flight):
@@ -159,32 +168,6 @@ def _offers(section: Leases, now: int, waiting: range, in_flight: int) -> Iterat
             yield (run[:1] if in_order else run), batch
         if in_order:
             return  # the line waits for its head
-
-
-class _Holes:
-    """Whether one lease more keeps to the cap, however its ack falls among the others."""
-
-    def __init__(self, section: Leases, now: int) -> None:
-        self._section = section
-        self._now = now
-        self._cap = section.config.max_ack_holes
-        self._admitted: list[int] = []
-        self._bound: int | None = None
-        self.refusals = 0
-
-    def admit(self, sequence: int) -> bool:
-        if self._bound is None:
-            self._bound = worst_holes(self._section, self._now)
-        bound = self._bound + 1  # one more lease adds one hole at most: look closer only where that matters
-        if bound > self._cap:
-            bound = worst_holes(self._section, self._now, (*self._admitted, sequence))
-            # Not above the bound before: a cap that was lowered must not stop the batch at the frontier.
-            if bound > max(self._cap, self._bound):
-                self.refusals += 1
-                return False
-        self._bound = bound
-        self._admitted.append(sequence)
-        return True
 
 
 def _unfinished(section: Leases, waiting: range) -> Iterator[tuple[range, Batch]]:
@@ -294,17 +277,16 @@ def _acked(section: Leases, now: int, acks: Sequence[Ack]) -> Leases:
 
 
 def _all(item: Ack) -> Runs:
-    count = item.entry_count
-    if count is None or count < 1:
-        raise InvalidInput(f"an ack of some entries of {item.handle.sequence} must say how many the batch has: {count}")
-    return ((0, count - 1),)
+    if item.entry_count is None:
+        raise InvalidInput(f"an ack of some entries of {item.handle.sequence} must say how many the batch has")
+    return ((0, whole("entry_count", item.entry_count, low=1) - 1),)
 
 
 def _acked_entries(item: Ack) -> Runs:
-    entries = item.entries or ()
+    entries = [whole("an entry's index", index) for index in item.entries or ()]
     ((_, last),) = _all(item)
     for index in entries:
-        if not 0 <= index <= last:
+        if index > last:
             raise InvalidInput(f"batch {item.handle.sequence} has the entries 0 to {last}; there is no entry {index}")
     return runs_of(entries)
 
@@ -371,7 +353,7 @@ def configure(section: Leases, by: Stamp, config: LeaseConfig) -> Leases:
 def check_depth(section: Leases, next_sequence: int, location: str) -> None:
     """Raises QueueFull if no batch may be added."""
     max_depth, depth = section.config.max_depth, section.depth(next_sequence)
-    if max_depth is not None and depth >= max_depth:
+    if max_depth and depth >= max_depth:
         raise QueueFull(
             f"{depth} batches wait in {location!r}, and max_depth is {max_depth}: produce again when workers have "
             "finished some",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from heapq import merge
+from typing import Any
 
 from buffer.config import YEAR_S, LeaseConfig
 from buffer.errors import AckHoleCapExceeded, InvalidInput
@@ -47,6 +49,32 @@ def worst_holes(section: Leases, now_ms: int, also: Iterable[int] = ()) -> int:
         inside, outside = max(inside, outside + 1), never if is_finished else max(inside, outside)
         position = last
     return max(inside, outside)
+
+
+class Holes:
+    """Whether one lease more keeps to the cap, however its ack falls among the others."""
+
+    def __init__(self, section: Leases, now: int) -> None:
+        self._section = section
+        self._now = now
+        self._cap = section.config.max_ack_holes
+        self._admitted: list[int] = []
+        self._bound: int | None = None
+        self.refusals = 0
+
+    def admit(self, sequence: int) -> bool:
+        if self._bound is None:
+            self._bound = worst_holes(self._section, self._now)
+        bound = self._bound + 1  # one more lease adds one hole at most: look closer only where that matters
+        if bound > self._cap:
+            bound = worst_holes(self._section, self._now, (*self._admitted, sequence))
+            # Not above the bound before: a cap that was lowered must not stop the batch at the frontier.
+            if bound > max(self._cap, self._bound):
+                self.refusals += 1
+                return False
+        self._bound = bound
+        self._admitted.append(sequence)
+        return True
 
 
 def may_finish(section: Leases, now_ms: int, sequence: int) -> bool:
@@ -111,9 +139,24 @@ def stamped(section: Leases, by: Stamp, now: int) -> Leases:
     return dataclasses.replace(section, time_ms=now, receipts=receipts)
 
 
+def whole(what: str, value: Any, low: int = 0) -> int:
+    """The value as an int that the ledger can hold. Raises InvalidInput.
+
+    Every number of a caller passes through here: one that no reader accepts, 1.5 or True, would stop all workers.
+    """
+    try:
+        number = None if isinstance(value, bool) else int(operator.index(value))
+    except TypeError:
+        number = None
+    if number is None or number < low:
+        raise InvalidInput(f"{what} is {value!r}: it must be a whole number, at least {low}")
+    return number
+
+
 def after(now: int, delay_ms: int) -> int:
+    delay_ms = whole("a time in ms", delay_ms)
     if not 0 <= delay_ms <= DELAY_MAX_MS:
-        raise InvalidInput(f"a time of {delay_ms} ms is not allowed: between 0 and {DELAY_MAX_MS:,} (a year)")
+        raise InvalidInput(f"a time of {delay_ms} ms is too long: between 0 and {DELAY_MAX_MS:,} (a year)")
     return now + delay_ms if delay_ms else 0
 
 

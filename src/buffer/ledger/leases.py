@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Self
 
 from buffer.config import LeaseConfig
 from buffer.errors import InvalidConfig
+from buffer.ledger.entries import INDEX_MAX
 from buffer.ledger.envelope import Envelope, Fields, WrongField, typed
 from buffer.ledger.ranges import Run, Runs, holds, is_canonical, size
 
@@ -143,7 +144,7 @@ class Leases:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "config": dataclasses.asdict(self.config),
+            "config": {**dataclasses.asdict(self.config), "max_depth": self.config.max_depth or None},
             "epoch": self.epoch,
             "time_ms": self.time_ms,
             "finished_through": self.finished_through,
@@ -226,7 +227,7 @@ def _count(name: str, value: Any, low: int = 0) -> int:
 def _config(value: dict[str, Any]) -> LeaseConfig:
     Fields("leases.config.", value, LeaseConfig.setting_names())
     try:
-        return LeaseConfig(**value)
+        return LeaseConfig(**{**value, "max_depth": value["max_depth"] or 0})  # null: no limit
     except InvalidConfig as error:
         raise WrongField(f"leases.config.{error.key}: {error}") from error
 
@@ -264,6 +265,8 @@ def _batch(name: str, value: dict[str, Any]) -> Batch:
     )
     if batch.owed is not None and not (batch.owed and is_canonical(batch.owed, low=0)):
         raise WrongField(f"{name}.owed is {owed}: not ranges that ascend and do not touch")
+    if batch.owed is not None and batch.owed[-1][1] > INDEX_MAX:
+        raise WrongField(f"{name}.owed goes up to {batch.owed[-1][1]:,}, and no batch has an entry above {INDEX_MAX:,}")
     return batch
 
 
@@ -317,6 +320,14 @@ class LeaseLedger(Envelope):
     USER: ClassVar[str] = "worker"
 
     leases: Leases | None = None
+
+    @classmethod
+    def way_out(cls) -> str:
+        return (
+            "Put it back. There is no other copy of what workers have finished, and how often each batch was "
+            "delivered. To begin anew with all that the queue holds, stop all who use it, delete the ledger, and open "
+            "the queue with adopt=True; marks of client ids are gone with it"
+        )
 
     def section(self) -> dict[str, Any] | None:
         return None if self.leases is None else self.leases.to_json()

@@ -23,6 +23,7 @@ from buffer.ledger.lease_steps import (
     phase,
     stamped,
     unfinished_batch,
+    whole,
     with_batches,
 )
 from buffer.ledger.leases import REASON_MAX, Batch, Leases, Phase, State
@@ -120,6 +121,7 @@ def park(
 
     No orders: it is there already, or another worker is parking, and whoever consumes next will take it on.
     """
+    sequence = whole("sequence", sequence)
     now = section.now_ms(by.clock_ms)
     config = section.config
     if config.dlq is None:
@@ -173,8 +175,7 @@ def finish_parking(section: Leases, by: Stamp, parker: str, done: Sequence[ParkO
 
 def unblock(section: Leases, by: Stamp, sequence: int, attempts: int = 1) -> Leases:
     """Allow `attempts` more deliveries of a blocked batch. Raises InvalidInput."""
-    if attempts < 1:
-        raise InvalidInput(f"attempts is {attempts}: it must be at least 1")
+    sequence, attempts = whole("sequence", sequence), whole("attempts", attempts, low=1)
     now = section.now_ms(by.clock_ms)
     batch = section.batches.get(sequence)
     if batch is None or batch.state is not State.BLOCKED:

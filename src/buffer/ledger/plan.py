@@ -26,13 +26,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from buffer.errors import LedgerLost, QueueBound
-from buffer.ledger.entries import Entries, spans
+from buffer.errors import LedgerLost
+from buffer.ledger.entries import ENTRIES_MAX, Entries, count, spans
 from buffer.ledger.envelope import Envelope, Fields, WrongField, keyed_by_sequence, reasons, typed
 from buffer.ledger.reasons import plain
 
-SECTIONS_OBEYED: tuple[str, ...] = ("clients",)
-"""Sections beside its own that a loader obeys: its consumer keeps the marks of what leaves the queue."""
+SECTIONS_OBEYED: tuple[str, ...] = ("clients", "leases")
+"""Sections beside its own that a loader obeys: its consumer keeps the marks of what leaves the queue, and skips what
+workers have finished (`from_workers.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +126,14 @@ class Ledger(Envelope):
     @classmethod
     def lost(cls, location: str, what: str) -> LedgerLost:
         return LedgerLost(
-            f"the ledger {location!r} is lost: {what}. Without it a half-done commit could be repeated. Put it back, "
-            "or make sure that no loader runs and pass adopt=True with the app_id that the table was loaded with "
-            "(DESCRIBE HISTORY shows it in userMetadata)",
+            f"the ledger {location!r} is lost: {what}. Without it a half-done commit could be repeated. "
+            f"{cls.way_out()} (DESCRIBE HISTORY shows it in userMetadata)",
             location=location,
         )
 
-    def check_sections(self, known: Collection[str], *, location: str | None = None) -> None:
-        """Raises QueueBound on a queue that workers share by leases, and as the envelope does."""
-        if "leases" in self.sections:
-            raise QueueBound(
-                "workers share this queue by leases: they finish batches in any order, and a loader loads ranges. Load "
-                "a queue of its own, or the dead-letter queue of this one"
-            )
-        Envelope.check_sections(self, known, location=location)
+    @classmethod
+    def way_out(cls) -> str:
+        return "Put it back; or, if no loader runs, pass adopt=True with the app_id that the table was loaded with"
 
     def section(self) -> dict[str, Any] | None:
         document = {
@@ -259,6 +254,8 @@ def _entries(name: str, document: Mapping[str, Any]) -> Entries:
             except ValueError as error:
                 raise WrongField(f"{name}[{sequence}] is {error}") from error
         found[sequence] = by_reason
+    if (number := count(found)) > ENTRIES_MAX:
+        raise WrongField(f"{name} has {number:,} entries, and a range sets aside {ENTRIES_MAX:,} at most")
     return found
 
 

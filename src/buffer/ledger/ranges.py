@@ -64,9 +64,10 @@ def size(runs: Runs) -> int:
     return sum(last - first + 1 for first, last in runs)
 
 
-def numbers(runs: Runs) -> Iterator[int]:
+def numbers(runs: Runs, *, below: int) -> Iterator[int]:
+    """Those of them below a bound: runs come from outside, and a short text may stand for any number of them."""
     for first, last in runs:
-        yield from range(first, last + 1)
+        yield from range(first, min(last + 1, below))
 
 
 def is_canonical(runs: Runs, *, low: int) -> bool:

@@ -8,9 +8,13 @@ can read then. Whoever puts a reason into the ledger passes it through here, onc
 
 from __future__ import annotations
 
+from buffer.errors import InvalidInput
+
 
 def plain(reason: str) -> str:
     """The same text, if UTF-8 can hold it; else halves that fit together are joined, and others become U+FFFD."""
+    if not isinstance(reason, str):
+        raise InvalidInput(f"a reason is text, not {reason!r}")
     if reason.isascii():
         return reason
     return reason.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

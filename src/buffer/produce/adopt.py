@@ -14,7 +14,14 @@ from buffer.attempts import AppendGroup, ClientSpan
 from buffer.clients import ClientGuard
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
-from buffer.errors import AppendOutcomeUnknown, IdempotencyConflict, InvalidInput, ObjectNotFound, ProducerStopped
+from buffer.errors import (
+    AppendOutcomeUnknown,
+    BatchCollected,
+    IdempotencyConflict,
+    InvalidInput,
+    ObjectNotFound,
+    ProducerStopped,
+)
 from buffer.manifest import PackedMetadata
 from buffer.marks import encode_mark, marked
 from buffer.produce.durability import Durable
@@ -65,7 +72,7 @@ def append_uploads(
 
     With a `call` all of them together are one call of a client: repeat it as often as you like, with other uploads of
     the same entries if need be. Raises IdempotencyConflict if it is in the queue already, ProducerStopped instead of
-    AppendOutcomeUnknown (repeat it), and MarksLost.
+    AppendOutcomeUnknown (repeat it), BatchCollected (a repetition does not help: see there), and MarksLost.
     """
     given = list(uploads)
     if not given or len({upload.location for upload in given}) < len(given):
@@ -99,7 +106,9 @@ def append_uploads(
     settled = LateLook(store, clock, config).settled(zip(sequences, group, strict=True))
     for outcome in settled:
         if isinstance(outcome, AppendOutcomeUnknown):
-            raise outcome
+            if call is None or isinstance(outcome, BatchCollected):
+                raise outcome
+            raise ProducerStopped.after(outcome, call.client_id, call.client_seq) from outcome
     for upload in given:
         count_flushed(upload.entry_count, upload.payload_bytes, upload.stored_bytes)
     return [outcome for outcome in settled if isinstance(outcome, Durable)]

@@ -24,8 +24,9 @@ Rules:
   repeated, would be taken for a replay, and be lost. For the same reason nothing of a group is written if one of its
   calls is at or below the mark: what is not fails, too, and is batched anew by whoever repeats it.
   Nothing is ever unknown then: an append that might still land when time is up is a call to be repeated, and whoever
-  repeats it finds out. (A late win is known to be in the queue. If its batch is gone its mark stays all the same, so
-  its entries are produced again under a new client_seq.)
+  repeats it finds out. One exception: a late win whose batch is gone (`BatchCollected`). Its entry is in the queue,
+  with its mark, and no repetition changes that: its entries are produced again under a new client_seq. It stops the
+  producer like any other failure, so that what comes later does not overtake it.
 - The process dies: a batch is in the queue or it is not; no handle said durable before it was. What was
   uploaded and not appended is an orphan that the collector removes.
 """
@@ -46,6 +47,7 @@ from buffer.clock import Clock
 from buffer.config import MIB, ProducerConfig
 from buffer.errors import (
     AppendOutcomeUnknown,
+    BatchCollected,
     BufferQueueError,
     ContentionError,
     ProducerStopped,
@@ -214,12 +216,20 @@ class Committer:
         return 0
 
     def _landed(self, group: list[PendingBatch], sequences: range) -> int:
-        settled = self._late_look.settled(zip(sequences, group, strict=True))
-        for outcome in settled:
-            if not isinstance(outcome, Durable):
-                _drop_locals(outcome)
-        self._settle(list(zip(group, settled, strict=True)))
-        return sum(isinstance(outcome, Durable) for outcome in settled)
+        found = self._late_look.settled(zip(sequences, group, strict=True))
+        settled: list[tuple[PendingBatch, Settled]] = []
+        errors: list[BufferQueueError] = []
+        for batch, outcome in zip(group, found, strict=True):
+            if isinstance(outcome, Durable):
+                settled.append((batch, outcome))
+                continue
+            errors.append(self._to_be_repeated(outcome, [batch]))
+            _drop_locals(errors[-1])
+            settled.append((batch, errors[-1]))
+        if errors and self._client_id is not None:
+            settled += self._stop(group, errors[0])  # the group is in the queue: those behind it are not
+        self._settle(settled)
+        return sum(isinstance(outcome, Durable) for outcome in found)
 
     def _ready(self) -> list[PendingBatch]:
         """The batches at the head that are all uploaded, as many as fit one append."""
@@ -260,8 +270,9 @@ class Committer:
         ]
 
     def _to_be_repeated(self, error: BufferQueueError, group: list[PendingBatch]) -> BufferQueueError:
-        """With a client id what is unknown needs no look: it is repeated, and found out then."""
-        if self._client_id is None or not isinstance(error, AppendOutcomeUnknown):
+        """With a client id what is unknown needs no look: it is repeated, and found out then. What is collected is
+        known: its mark is in the queue, and its batch is not."""
+        if self._client_id is None or isinstance(error, BatchCollected) or not isinstance(error, AppendOutcomeUnknown):
             return error
         return ProducerStopped.after(error, self._client_id, group[0].first_seq if group else None)
 

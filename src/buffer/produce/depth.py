@@ -1,22 +1,35 @@
-"""Back-pressure by the length of the queue (`max_depth`): `produce` refuses while readers are too far behind.
+"""Back-pressure by the length of the queue: `produce` refuses while readers are too far behind.
 
-The producer's own appends tell how long the queue is, so a call costs nothing while it is short. When it is too long
-nobody appends, so the manifest is read again, once a second at most. Between two looks the last one counts: several
-producers may overshoot by what they have under way.
+Two caps, each of them 0 for none: the producer's own `max_depth`, on the batches in the manifest; and that of a queue
+with leases, which stands in its ledger, on the batches that workers have not finished.
+
+The producer's own appends tell how long the queue is, so a call costs nothing while it is short. The ledger is looked
+at by the first call, and then by the thread that appends, once a second at most: a caller never waits for that. When
+the queue is too long nobody appends, so both are read by whoever calls, once a second at most. Between two looks the
+last one counts: several producers may overshoot by what they have under way.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from buffer.cas import CasObject
 from buffer.clock import Clock
-from buffer.errors import QueueFull, StorageError
+from buffer.errors import CorruptLedger, QueueFull, StorageError
+from buffer.ledger.leases import LeaseLedger, Leases
 from buffer.manifest import Manifest
+from buffer.names import ledger_path
 from buffer.store.base import CanSwap
 
+log = logging.getLogger(__name__)
+
 LOOK_INTERVAL_S = 1.0  # a long manifest is large, and a caller that is refused may call again at once
+
+
+def _nothing_more() -> None:
+    """The ledger alone: an append tells of the manifest."""
 
 
 class DepthGate:
@@ -27,40 +40,81 @@ class DepthGate:
     ) -> None:
         """`seen` gives the manifest as the producer's appends last saw it."""
         self._object = CasObject(store, manifest_path, clock)
+        self._ledger = CasObject(store, ledger_path(manifest_path), clock)
         self._clock = clock
         self._max_depth = max_depth
         self._seen = seen
         self._lock = threading.Lock()
+        self._has_looked = False
         self._looked: Manifest | None = None
+        self._leases: Leases | None = None
         self._next_look_s = clock.monotonic_s()
 
     def is_open(self) -> bool:
         """Whether calls may pass, by what is known without a look."""
-        seen = self._seen()
-        return seen is not None and len(self._newer(seen)) < self._max_depth
+        return self._has_looked and self._full() is None
 
     def check(self) -> None:
         """Look again if it is time to. Raises QueueFull; of an error of the store the append will tell."""
         if self.is_open():
             return
-        if self._lock.acquire(blocking=False):  # else another thread, or the call that a signal interrupted, looks
-            try:
-                if self._clock.monotonic_s() >= self._next_look_s:
-                    self._look()
-                    self._next_look_s = self._clock.monotonic_s() + LOOK_INTERVAL_S
-            finally:
-                self._lock.release()
-        depth = len(self._newer(self._seen()))
-        if depth >= self._max_depth:
-            raise QueueFull(
-                f"the queue {self._object.location!r} holds {depth:,} batches, and max_depth is {self._max_depth:,}: "
-                "nothing was accepted. Call again when its readers have caught up",
-                location=self._object.location,
-                depth=depth,
-                max_depth=self._max_depth,
-            )
+        self._look_if_due(self._look_at_manifest)
+        full = self._full()
+        if full is None:
+            return
+        depth, max_depth = full
+        raise QueueFull(
+            f"the queue {self._object.location!r} holds {depth:,} batches, and max_depth is {max_depth:,}: "
+            "nothing was accepted. Call again when its readers have caught up",
+            location=self._object.location,
+            depth=depth,
+            max_depth=max_depth,
+        )
 
-    def _look(self) -> None:
+    def refresh(self) -> None:
+        """By the thread that appends, with each append: the cap of the queue may have changed. Raises nothing."""
+        self._look_if_due(_nothing_more)
+
+    def _full(self) -> tuple[int, int] | None:
+        """The depth and the cap that it has reached."""
+        cap = 0 if self._leases is None else self._leases.config.max_depth
+        if not self._max_depth and not cap:
+            return None
+        manifest = self._newer(self._seen())
+        depth = len(manifest)
+        if self._max_depth and depth >= self._max_depth:
+            return depth, self._max_depth
+        if cap and self._leases is not None:
+            # Workers leave what is finished in the manifest for a while; a reader that took over from them does not
+            # say in their section what it has done.
+            depth = min(depth, self._leases.depth(manifest.next_sequence))
+        return (depth, cap) if cap and depth >= cap else None
+
+    def _look_if_due(self, look_on: Callable[[], None]) -> None:
+        if not self._lock.acquire(blocking=False):  # another thread, or the call that a signal interrupted, looks
+            return
+        try:
+            if self._clock.monotonic_s() >= self._next_look_s:
+                self._next_look_s = self._clock.monotonic_s() + LOOK_INTERVAL_S  # first: also where the look fails
+                self._look_at_ledger()
+                look_on()
+                self._has_looked = True
+        finally:
+            self._lock.release()
+
+    def _look_at_ledger(self) -> None:
+        """A producer only passes by: it may have no right to read the ledger, and what is wrong with it others say."""
+        try:
+            data = self._ledger.read().data
+            self._leases = None if data is None else LeaseLedger.from_bytes(data).leases
+        except CorruptLedger:
+            self._leases = None
+        except StorageError as error:
+            log.debug("the ledger %r cannot be looked at: %s", self._ledger.location, error)
+
+    def _look_at_manifest(self) -> None:
+        if not self._max_depth and (self._leases is None or not self._leases.config.max_depth):
+            return
         try:
             data = self._object.read().data
         except StorageError as error:

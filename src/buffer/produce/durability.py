@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import queue
+import math
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from buffer.errors import BufferQueueError, IdempotencyConflict
+from buffer.stopping import StopFlag
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,13 @@ class DurabilityWatcher:
         """Wait until the result is known, whatever it is; False if that took longer than `timeout` seconds."""
         if self._settled is not None:
             return True
-        told: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-        def tell() -> None:
-            told.put(None)
-
-        self._call_when_settled(tell)
+        told = StopFlag()  # not a queue: a signal handler that runs across its deadline would make it wait for ever
+        self._call_when_settled(told.set)
         try:
-            told.get(timeout=timeout)
-        except queue.Empty:
+            told.wait(math.inf if timeout is None else timeout)
+        finally:
             with suppress(ValueError):  # settled just now
-                self._callbacks.remove(tell)
+                self._callbacks.remove(told.set)
         return self._settled is not None
 
     def __await__(self) -> Generator[Any, None, Durable]:

@@ -33,7 +33,7 @@ from contextlib import suppress
 
 from buffer.clock import Clock, SystemClock
 from buffer.config import ProducerConfig
-from buffer.errors import AppendOutcomeUnknown, BufferQueueError, Closed, ProducerStopped
+from buffer.errors import BufferQueueError, Closed, ProducerStopped
 from buffer.marks import CLIENT_SEQ_MAX
 from buffer.produce.append import Committer
 from buffer.produce.at_exit import watch
@@ -62,9 +62,7 @@ class ProducerEngine:
         self._intake = Intake(config, clock)
         self._committer = Committer(store, clock, config, self._on_settled, client_id)
         self.client: ClientSeqs | None = None if client_id is None else ClientSeqs(client_id, self._committer.open())
-        self.depth: DepthGate | None = None
-        if config.max_depth:
-            self.depth = DepthGate(store, config.manifest_path, clock, config.max_depth, lambda: self._committer.seen)
+        self.depth = DepthGate(store, config.manifest_path, clock, config.max_depth, lambda: self._committer.seen)
         self._stopped: BufferQueueError | None = None
         """What a producer with a client id failed with: from then on it accepts nothing."""
         self._failures = Failures()
@@ -363,6 +361,7 @@ class ProducerEngine:
                         return
                     self._uploaded.wait()
             with surviving("appending batches"):
+                self.depth.refresh()
                 self._committer.commit()
 
     def _on_settled(self, batch: PendingBatch, settled: Settled) -> None:
@@ -370,9 +369,7 @@ class ProducerEngine:
             self._intake.release(batch)
             if not isinstance(settled, Durable):
                 self._failures.note(settled, batch.entry_count)
-                # What landed too late, with its batch gone, has left its mark: later calls do not pass it over.
-                is_late = isinstance(settled, AppendOutcomeUnknown)
-                if self.client is not None and self._stopped is None and not is_late:
+                if self.client is not None and self._stopped is None:
                     self._stopped = settled
                     self._wake_all()
             self._tell_there_is_room()

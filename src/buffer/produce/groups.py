@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from buffer import metrics
 from buffer.attempts import AppendGroup, ClientSpan
+from buffer.backoff import Backoff
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
 from buffer.errors import AppendOutcomeUnknown, BatchCollected, ObjectNotFound, StorageError
@@ -26,7 +27,8 @@ from buffer.store.base import CanHead, CanSwap
 
 RENAME_ROUNDS_MAX = 3  # a store too slow for the grace period is reported, not chased
 
-LATE_LOOKS_MAX = 6  # that a store may fail, on top of what its own client repeats
+LATE_LOOKS = Backoff(first_s=1.0, max_s=4.0, attempts_max=6)
+"""For a store that fails, on top of what its own client repeats."""
 LATE_LOOK_PAUSE_S = 60.0  # a delete that was sent before our append landed has arrived by then
 
 
@@ -129,14 +131,17 @@ class LateLook:
         return landed
 
     def _is_there(self, location: str) -> None:
-        for attempt in range(1, LATE_LOOKS_MAX + 1):
+        trouble: StorageError | None = None
+        for _ in LATE_LOOKS.attempts(self._clock):
             try:
                 self._store.head(location)
                 return
             except StorageError as error:
-                if isinstance(error, ObjectNotFound) or not error.retryable or attempt == LATE_LOOKS_MAX:
+                if isinstance(error, ObjectNotFound) or not error.retryable:
                     raise
-            self._clock.sleep(self._clock.jitter(0.0, float(attempt)))
+                trouble = error
+        assert trouble is not None, "there is one attempt at least"
+        raise trouble
 
 
 def count_flushed(entries: int, payload_bytes: int, stored_bytes: int) -> None:

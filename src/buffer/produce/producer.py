@@ -62,6 +62,8 @@ class Producer:
     - After a call that failed, the producer accepts no more (ProducerStopped). Open a new one, and repeat all calls
       that were not durable, in order and under the same numbers. Only then does a conflict mean that a call is in the
       queue: had later calls gone on, they would have passed over the one that failed.
+    - One failure is not cured by repeating it: BatchCollected, after an append that landed a day too late. The call's
+      mark is in the queue and its batch is gone, so produce its entries again under a new number.
     - One producer at a time uses a client id. Of two, the one that is behind gets the conflict, and stops.
     """
 
@@ -94,8 +96,8 @@ class Producer:
 
         They go into one batch together, in this order, with one metadata item. Returns as soon as they are
         buffered; blocks while `max_buffered_bytes` or `max_buffered_inputs` is reached. Raises InvalidInput for
-        no entries, wrong types, or more than `max_batch_bytes`, QueueFull where `max_depth` is set, and Closed; then
-        nothing was accepted.
+        no entries, wrong types, or more than `max_batch_bytes`, QueueFull where `max_depth` is set, here or for the
+        queue (`LeaseConfig`), and Closed; then nothing was accepted.
 
         `client_seq` is the call's number, for a producer with a client id: larger than the ones before it. A range
         gives the call several, say one for each entry: then `next_client_seq` is a place among the entries, and calls
@@ -104,8 +106,7 @@ class Producer:
         """
         if client_seq is not None:
             self._check_number(client_seq)
-        if self._engine.depth is not None:
-            self._engine.depth.check()
+        self._engine.depth.check()
         return self._engine.accept(check_call(entries, metadata, self._max_batch_bytes), metadata, client_seq)
 
     async def produce_async(
@@ -118,7 +119,7 @@ class Producer:
         if client_seq is not None:
             self._check_number(client_seq)
         depth = self._engine.depth
-        if depth is not None and not depth.is_open():
+        if not depth.is_open():
             await asyncio.to_thread(depth.check)
         call = check_call(entries, metadata, self._max_batch_bytes)
         return await self._engine.accept_async(call, metadata, client_seq)

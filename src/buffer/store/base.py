@@ -3,7 +3,7 @@
 A store is a flat map from location to bytes. Locations are used exactly as given: `#`, `%`, spaces and
 non-ASCII letters are ordinary characters. Every implementation passes `buffer.testing.contract`.
 
-    get, get_if_changed      raise ObjectNotFound where there is nothing
+    get, get_if_changed      raise ObjectNotFound where there is nothing, ObjectTooLarge above STATE_BYTES_MAX
     put_if_absent, put_if_match   never raise for a lost race: they return Won, Lost or Unknown,
                              and raise (InvalidInput, StoreUnusable) only if the write surely did not happen
     everything else          raises StorageError (retryable or not), ObjectNotFound, StoreUnusable, Throttled
@@ -18,6 +18,10 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from buffer.errors import ObjectTooLarge
 from buffer.names import check_location as check_location
+
+STATE_BYTES_MAX = 512 << 20
+"""What `get` and `get_if_changed` read at most: they are for manifests, ledgers and their like, and a queue of millions
+of batches has a smaller one. Whoever can write to a store must not fill its readers' memory. Batches: `get_bounded`."""
 
 Version: TypeAlias = str
 """Opaque: an ETag or a content hash. Two versions of one object are equal only if its content is."""
@@ -74,7 +78,7 @@ class DeleteFailure:
 
 class CanGet(Protocol):
     def get(self, location: str) -> Object:
-        """The whole object. Raises ObjectNotFound."""
+        """The whole object. Raises ObjectNotFound, and ObjectTooLarge above STATE_BYTES_MAX, before a byte is read."""
         ...
 
 
@@ -87,9 +91,18 @@ class CanGetBounded(Protocol):
         ...
 
 
+@runtime_checkable
+class CanGetRange(Protocol):
+    """What a store may offer beside `Store`; ours do. Who looks at an object without it goes without the answer."""
+
+    def get_range(self, location: str, start: int, length: int) -> bytes:
+        """Some bytes of an object that has them; fewer, or an error, if it has not. Raises ObjectNotFound."""
+        ...
+
+
 class CanPoll(CanGet, Protocol):
     def get_if_changed(self, location: str, version: Version) -> Object | None:
-        """None if the object still has this version (no transfer). Raises ObjectNotFound."""
+        """None if the object still has this version (no transfer). Raises as `get` does."""
         ...
 
 
@@ -109,6 +122,7 @@ class CanPut(Protocol):
         ...
 
 
+@runtime_checkable
 class CanHead(Protocol):
     def head(self, location: str) -> ObjectInfo:
         """Size, version and time of the last write, without the bytes. Raises ObjectNotFound."""

@@ -26,10 +26,10 @@ _BAD_LOCATION = frozenset(
 _RETRYABLE_4XX = frozenset({408, 409, 412, 416, 429})
 """416: the client goes on with a body that was cut by asking for the rest, and the object is shorter by now."""
 
-_STATUS = re.compile(r"^\s+status: (\d{3}),$", re.MULTILINE)
-_RETRIES = re.compile(r"^\s+retries: (\d+),$", re.MULTILINE)
-_HTTP_KIND = re.compile(r"^\s+kind: (Timeout|Connect|Interrupted|Request|Decode|Unknown),$", re.MULTILINE)
-_SYSTEM_MESSAGE = re.compile(r'^\s+(?:message|error): "([^"]{1,200})",$|"(dns error)"', re.MULTILINE)
+_STATUS = re.compile(r"^[ \t]+status: (\d{3}),$", re.MULTILINE)
+_RETRIES = re.compile(r"^[ \t]+retries: (\d+),$", re.MULTILINE)
+_HTTP_KIND = re.compile(r"^[ \t]+kind: (Timeout|Connect|Interrupted|Request|Decode|Unknown),$", re.MULTILINE)
+_SYSTEM_MESSAGE = re.compile(r'^[ \t]+(?:message|error): "([^"]{1,200})",$|"(dns error)"', re.MULTILINE)
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})")
 _HOST = re.compile(r"Error performing [A-Z]+ (https?://[^/\s?#@]+)[/\s]")

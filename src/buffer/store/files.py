@@ -12,17 +12,19 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
+from buffer.backoff import Backoff
 from buffer.clock import SystemClock
 
 RESERVED = ".buffer-"
 """Names that begin so are never objects."""
 TEMP_PREFIX = RESERVED + "tmp-"
 TEMP_AGE_MAX_S = 86_400  # no write takes a day: what is older was left by a crash
-LOCK_POLL_FIRST_S = 0.0002
-LOCK_POLL_MAX_S = 0.005
+LOCK_POLL = Backoff(first_s=0.0002, max_s=0.005, attempts_max=1_000_000_000)
+"""Looks at a lock that is taken; the time that is given for it ends them."""
 READ_BYTES = 1 << 20
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
@@ -127,13 +129,11 @@ def locked(lock: Path, timeout_s: float) -> Iterator[None]:
 
     It polls: a blocking `flock` could not be given up when the holder is stopped.
     """
-    deadline_s = _clock.monotonic_s() + timeout_s
-    pause_s = LOCK_POLL_FIRST_S
-    while (held := _try_lock(lock)) is None:
-        if _clock.monotonic_s() > deadline_s:
-            raise LockTimeout
-        _clock.sleep(_clock.jitter(0.0, pause_s))
-        pause_s = min(LOCK_POLL_MAX_S, pause_s * 2)
+    for _ in replace(LOCK_POLL, timeout_s=timeout_s).attempts(_clock):
+        if (held := _try_lock(lock)) is not None:
+            break
+    else:
+        raise LockTimeout
     try:
         yield
     finally:

@@ -36,6 +36,7 @@ from typing import Any, BinaryIO, TypeAlias
 from buffer.clock import SystemClock
 from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
 from buffer.store.base import (
+    STATE_BYTES_MAX,
     DeleteFailure,
     Lost,
     Object,
@@ -99,28 +100,31 @@ class LocalStore:
 
     def get(self, location: str) -> Object:
         """As the protocol says. The cause of ObjectNotFound tells whether a folder has that name."""
-        return self._read(self._path(location))
+        return self._read(self._path(location), STATE_BYTES_MAX)
 
     def get_bounded(self, location: str, max_bytes: int) -> Object:
         return self._read(self._path(location), max_bytes)
+
+    def get_range(self, location: str, start: int, length: int) -> bytes:
+        with self._opened(self._path(location)) as file:
+            file.seek(start)
+            return file.read(length)
 
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         """As the protocol says. A file that carries the stamp it had when last read is not even opened."""
         path = self._path(location)
         if path not in self._unsettled and self._stamps.prove(path, version):
             return None
-        found = self._read(path)
+        found = self._read(path, STATE_BYTES_MAX)
         return None if found.version == version else found
 
     def head(self, location: str) -> ObjectInfo:
         """Size and version. The version is a hash of the content, so the file is read, a piece at a time."""
         path = self._path(location)
         with self._opened(path) as file:
-            digest = _digest()
-            for piece in pieces_of(file):
-                digest.update(piece)
+            version = _version_of(file)
             modified_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
-            return ObjectInfo(location, file.tell(), digest.hexdigest(), modified_ms)
+            return ObjectInfo(location, file.tell(), version, modified_ms)
 
     def put(self, location: str, data: bytes | memoryview) -> None:
         self._put(self._path(location), [data])
@@ -169,12 +173,12 @@ class LocalStore:
 
     # Reading
 
-    def _read(self, path: Path, max_bytes: int | None = None) -> Object:
+    def _read(self, path: Path, max_bytes: int) -> Object:
         if path in self._unsettled:
             self._write_anew(path)
         with self._opened(path) as file:
             status = os.fstat(file.fileno())
-            if max_bytes is not None and status.st_size > max_bytes:
+            if status.st_size > max_bytes:
                 raise too_large(self._location(path), self.url, status.st_size, max_bytes)
             data = file.read()
         version = _version(data)
@@ -203,6 +207,8 @@ class LocalStore:
             with self._errors("list", folder), missing_is_empty, too_deep_is_empty(), os.scandir(folder) as entries:
                 for entry in entries:
                     location = f"{prefix}/{entry.name}" if prefix else entry.name
+                    if after is not None and location < after and not after.startswith(location):
+                        continue  # nor is anything below it wanted; first, for most may be such where little is
                     if not _is_location(location):
                         continue  # ours, or somebody's file that no location can name
                     if entry.is_dir(follow_symlinks=False):
@@ -249,7 +255,7 @@ class LocalStore:
         if expected is not None:
             try:
                 with self._opened(path) as file:
-                    return _version(file.read()) == expected
+                    return _version_of(file) == expected
             except ObjectNotFound:
                 return False
         try:
@@ -369,12 +375,15 @@ class LocalStore:
         )
 
 
-def _digest(data: bytes = b"") -> hashlib.blake2b:
-    return hashlib.blake2b(data, digest_size=16)
-
-
 def _version(data: bytes) -> Version:
-    return _digest(data).hexdigest()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _version_of(file: BinaryIO) -> Version:
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces_of(file):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _is_location(location: str) -> bool:

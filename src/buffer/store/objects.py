@@ -27,6 +27,7 @@ from buffer.errors import (
     Throttled,
 )
 from buffer.store.base import (
+    STATE_BYTES_MAX,
     DeleteFailure,
     Lost,
     Object,
@@ -119,6 +120,13 @@ class CloudStore:
         assert found is not None, "only a conditional get finds nothing new"
         return found
 
+    def get_range(self, location: str, start: int, length: int) -> bytes:
+        path = self._path(location)
+        try:
+            return bytes(_native(obstore.get_range, self._ready(), path, start=start, length=length))
+        except _OBSTORE_ERRORS as error:
+            self._raise(error, "read", location)
+
     def get_if_changed(self, location: str, version: Version) -> Object | None:
         if self._kind != "gs":
             return self._get(location, version)
@@ -177,11 +185,11 @@ class CloudStore:
             failures += self._delete_chunk(locations[start : start + DELETE_CHUNK])
         return failures
 
-    def _get(self, location: str, unless: Version | None, max_bytes: int | None = None) -> Object | None:
+    def _get(self, location: str, unless: Version | None, max_bytes: int = STATE_BYTES_MAX) -> Object | None:
         path = self._path(location)
         try:
             found = _native(obstore.get, self._ready(), path, options={"if_none_match": unless} if unless else None)
-            if max_bytes is not None and found.meta["size"] > max_bytes:  # the body is still on the other side
+            if found.meta["size"] > max_bytes:  # the body is still on the other side
                 raise too_large(location, self._url, found.meta["size"], max_bytes)
             data = _native(found.bytes).to_bytes()
             return Object(data, self._version(found.meta, location))

@@ -25,7 +25,7 @@ from typing import ClassVar
 import pytest
 
 from buffer.errors import InvalidInput, ObjectNotFound
-from buffer.store.base import Lost, Outcome, Store, Won
+from buffer.store.base import CanGetRange, Lost, Outcome, Store, Won
 
 ODD_LOCATIONS = (
     "a#b",
@@ -73,6 +73,15 @@ class StoreContract:
         store.put("a", b"one")
         assert store.get("a").data == b"one"
         assert isinstance(store.get("a").data, bytes)
+
+    def test_should_read_a_part_of_an_object(self, store: Store) -> None:
+        if not isinstance(store, CanGetRange):
+            return  # it need not
+        store.put("a/b", bytes(range(100)))
+        assert store.get_range("a/b", 93, 7) == bytes(range(93, 100))
+        assert store.get_range("a/b", 0, 2) == b"\x00\x01"
+        with pytest.raises(ObjectNotFound):
+            store.get_range("a/c", 0, 7)
 
     def test_should_overwrite_when_put_again(self, store: Store) -> None:
         store.put("a", b"one, the longer")

@@ -20,6 +20,8 @@ FLAVOURS: tuple[dict[str, Any], ...] = (
     {"dlq_strategy": "skip", "dlq": DEAD_PATH, "max_ack_holes": 1, "max_in_flight": 3},
     {"dlq_strategy": "skip", "dlq": DEAD_PATH, "max_in_flight": 1},
     {"dlq_strategy": "block", "ordering_required": True},
+    {"dlq_strategy": "block_and_dlq", "dlq": DEAD_PATH},
+    {"dlq_strategy": "block_and_dlq", "dlq": DEAD_PATH, "ordering_required": True, "max_delivery_attempts": 1},
 )
 
 

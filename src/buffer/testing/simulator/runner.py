@@ -125,8 +125,10 @@ def show(simulation: Simulation, seed: int, out: TextIO) -> bool:
     return True
 
 
-def main(simulation: Simulation, arguments: Sequence[str], out: TextIO, *, program: str) -> int:
-    """The command line. Returns the exit code."""
+def main(
+    simulation: Simulation, arguments: Sequence[str], out: TextIO, *, program: str, replay: str | None = None
+) -> int:
+    """The command line. Returns the exit code. `replay` is another way to run one `{seed}` of this simulation."""
     parser = argparse.ArgumentParser(prog=program, description="Simulate queues, loaders and faults, by seed.")
     parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to run (default 2000)")
     parser.add_argument("--start", type=int, default=0, help="the first of them (default 0)")
@@ -147,5 +149,6 @@ def main(simulation: Simulation, arguments: Sequence[str], out: TextIO, *, progr
     if outcome.failed is None:
         return 0
     seed, violation = outcome.failed
-    out.write(f"\nseed {seed} fails: {violation}\nIts trace: {program} --seed {seed}, or make simulate SEED={seed}\n")
+    ways = [f"{program} --seed {seed}", *([replay.format(seed=seed)] if replay else [])]
+    out.write(f"\nseed {seed} fails: {violation}\nIts trace: {', or '.join(ways)}\n")
     return 1

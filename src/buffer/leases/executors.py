@@ -1,0 +1,126 @@
+"""Where a worker's handlers run: in threads, or on an event loop; and how the entries of a batch fared."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from buffer.errors import InvalidInput
+from buffer.leases.retry import Again, RetryPolicy
+from buffer.leases.values import LeasedBatch
+from buffer.ledger.lease_rules import Ack
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the entries of one batch fared."""
+
+    batch: LeasedBatch
+    done: tuple[int, ...]
+    errors: tuple[Exception, ...] = ()
+
+    @property
+    def ack(self) -> Ack | None:
+        if not self.errors:
+            return self.batch.done()
+        return self.batch.done(self.done) if self.done else None
+
+    def again(self, retry: RetryPolicy) -> Again | None:
+        """When to deliver the rest again; None if there is none."""
+        answers = [retry.decide(error, self.batch.delivery_count) for error in self.errors]
+        if not answers:
+            return None
+        return Again(max(a.delay_ms for a in answers), counts=any(a.counts for a in answers))
+
+
+class Executor(Protocol):
+    """Where handlers run."""
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]: ...
+
+    def close(self) -> None: ...
+
+
+class Threads:
+    """Plain handlers, one thread for each batch at a time."""
+
+    def __init__(self, handler: Callable[[Any], object], per: str, concurrency: int) -> None:
+        self._handler = handler
+        self._per = per
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="buffer-worker")
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]:
+        return self._pool.submit(self._run, batch)
+
+    def _run(self, batch: LeasedBatch) -> Outcome:
+        done: list[int] = []
+        errors: list[Exception] = []
+        for indices, argument in _calls(batch, self._per):
+            try:
+                result = self._handler(argument)
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
+                errors.append(error)
+                continue
+            _check_ran(self._handler, result)
+            done.extend(indices)
+        return Outcome(batch, tuple(done), tuple(errors))
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+class Tasks:
+    """Handlers for asyncio, on an event loop in a thread of its own."""
+
+    def __init__(self, handler: Callable[[Any], Any], per: str) -> None:
+        self._handler = handler
+        self._per = per
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-worker", daemon=True)
+        self._thread.start()
+
+    def start(self, batch: LeasedBatch) -> Future[Outcome]:
+        return asyncio.run_coroutine_threadsafe(self._run(batch), self._loop)
+
+    async def _run(self, batch: LeasedBatch) -> Outcome:
+        done: list[int] = []
+        errors: list[Exception] = []
+        for indices, argument in _calls(batch, self._per):
+            try:
+                await self._handler(argument)
+            except asyncio.CancelledError:  # by the handler's own doing: nobody else knows this task
+                errors.append(TimeoutError("the handler was cancelled"))
+            except Exception as error:  # noqa: BLE001 - whatever a handler raises is a failed delivery
+                errors.append(error)
+            else:
+                done.extend(indices)
+        return Outcome(batch, tuple(done), tuple(errors))
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def _check_ran(handler: object, result: object) -> None:
+    """A coroutine or a generator that nobody runs has done nothing: an ack of it would lose the entry."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise InvalidInput(
+            f"the handler {handler!r} returned a {type(result).__name__} that nobody runs, so nothing was done: pass "
+            "the `async def` function itself, and no generator"
+        )
+
+
+def _calls(batch: LeasedBatch, per: str) -> Iterator[tuple[Sequence[int], Any]]:
+    if per == "batch":
+        yield tuple(batch.indices), batch
+    else:
+        for index, entry in zip(batch.indices, batch.entries, strict=True):
+            yield (index,), entry

@@ -1,0 +1,82 @@
+"""What a loader takes over from workers that share a queue by leases, and when it must not. Pure.
+
+The section `leases` stays in the ledger, as it was in the moment of the loader's binding: that is a write of the same
+object, and no worker writes its section into a ledger that names an app. So an ack lands before it, and the batch is
+finished, or never.
+
+- **Finished is finished**, in whatever order: the loader skips it, and no range of its spans it.
+- **Given back, delayed, blocked, untouched**: the loader's. It loads whole batches, and what is wrong with one of them
+  is judged by its own rules. What `block_and_dlq` has copied is loaded, too: the copy is one more, by that strategy.
+- **Acked in part**: refused. A range holds whole batches, so what a worker has finished would be in the table, too.
+- **On its way to the dead-letter queue**: refused. A parker may be at it; a worker brings it there when it consumes.
+- **Leased**: refused. Workers are at work, and a binding cannot be undone: a loader that was started on the wrong
+  queue would take it from them for good. Leases end by themselves once the workers are stopped.
+"""
+
+from __future__ import annotations
+
+from buffer.errors import CorruptLedger, QueueBound
+from buffer.ledger.envelope import Envelope, WrongField
+from buffer.ledger.leases import LeaseLedger, Leases, Phase
+from buffer.ledger.ranges import Runs
+
+SHOWN_MAX = 10  # batches in a message
+
+
+def workers_of(ledger: Envelope | None, *, location: str | None = None) -> Leases | None:
+    """What workers left in a ledger that was opened for another section. Raises CorruptLedger."""
+    document = None if ledger is None else ledger.sections.get("leases")
+    if document is None:
+        return None
+    try:
+        return Leases.from_json(document)
+    except WrongField as error:
+        raise CorruptLedger(
+            f"the ledger {location!r} is damaged: {error}. {LeaseLedger.way_out()}", location=location
+        ) from error
+
+
+def check_free(leases: Leases, clock_ms: int) -> None:
+    """Raises QueueBound while the workers of a queue have something in hand that a loader cannot take over."""
+    now_ms = leases.now_ms(clock_ms)
+    held: dict[str, list[int]] = {}
+    for sequence, batch in leases.batches.items():
+        phase = batch.phase(now_ms)
+        if phase is Phase.PARKING:
+            why = "on the way to the dead-letter queue: let a worker consume, which brings them there"
+        elif phase is Phase.LEASED:
+            why = "leased: stop the workers, and wait until these leases end"
+        elif batch.owed is not None:
+            why = "acked in part: let workers finish them, or `buffer leases park` them"
+        else:
+            continue
+        held.setdefault(why, []).append(sequence)
+    if held:
+        stories = "; ".join(f"batches {_some(sequences)} are {why}" for why, sequences in held.items())
+        raise QueueBound(
+            f"workers share this queue by leases, and a loader loads whole batches: {stories}. Start the loader again "
+            "then: it skips what they have finished, and from there on the queue is the loader's. Nothing was changed"
+        )
+
+
+def _some(sequences: list[int]) -> str:
+    more = len(sequences) - SHOWN_MAX
+    return ", ".join(map(str, sequences[:SHOWN_MAX])) + (f" and {more} more" if more > 0 else "")
+
+
+def finished_runs(leases: Leases | None) -> Runs:
+    """All that workers have finished, the prefix included."""
+    if leases is None:
+        return ()
+    prefix = ((0, leases.finished_through),) if leases.finished_through >= 0 else ()
+    return (*prefix, *leases.finished)
+
+
+def all_finished(finished: Runs, first: int, last: int) -> bool:
+    """Whether workers have finished every sequence from `first` to `last`. Runs never touch: one has them all."""
+    return first > last or any(low <= first and last <= high for low, high in finished)
+
+
+def begins_there(leases: Leases | None, first_sequence: int) -> bool:
+    """Whether all that has left the queue, which begins at `first_sequence`, was finished by workers."""
+    return leases is not None and first_sequence <= leases.finished_through + 1
