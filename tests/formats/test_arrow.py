@@ -50,6 +50,28 @@ def test_should_not_believe_a_stream_that_claims_rows_without_end() -> None:
     assert "rows in one entry" in parsed.bad[0][1]
 
 
+@pytest.mark.parametrize("what", ["cut", "twice", "too many rows", "a bomb", "offsets"])
+def test_should_not_discover_columns_in_streams_that_cannot_be_read(what: str) -> None:
+    """They would be in the table for ever, and empty."""
+    whole = stream(pa.table({"evil": ["x" * 100] * 3}))
+    column = pa.array(["a", "b", "c"])
+    wrong = pa.Array.from_buffers(
+        pa.string(), 3, [None, pa.py_buffer(np.array([0, 3, 1, 3], np.int32)), column.buffers()[2]]
+    )
+    entry = {
+        "cut": whole[: len(whole) - 200],
+        "twice": stream(pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["evil", "evil"])),
+        "too many rows": stream(pa.table({"evil": pa.nulls(20_000_000)})),
+        "a bomb": stream(pa.table({"evil": pa.array(np.zeros(3_000_000))}), "zstd"),
+        "offsets": stream(pa.table({"evil": wrong})),
+    }[what]
+    form = ArrowFormat().within(1 << 20)
+    found = form.discover(binary(entry, stream(pa.table({"good": [1]}))))
+    assert found.names == ["good"]
+    parsed = form.with_schema(found).parse(binary(entry))
+    assert parsed.rows.num_rows == 0
+
+
 def test_should_discover_the_columns_of_arrow_streams() -> None:
     form = ArrowFormat()
     found = form.discover(binary(stream(pa.table({"a": [1]})), b"x", stream(pa.table({"a": [2], "b": ["y"]}))))

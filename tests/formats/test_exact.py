@@ -62,6 +62,14 @@ def load(kind: str, array: pa.Array) -> list[Any] | str:
         (pa.array([[1, 0], None, []]), "ARRAY<BOOLEAN>", [[True, False], None, []]),
         (pa.array([{"a": 1.5}, None]), "STRUCT<a: FLOAT>", [{"a": 1.5}, None]),
         (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())), "MAP<STRING, BOOLEAN>", [[("k", True)]]),
+        (
+            pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64())),
+            "ARRAY<STRUCT<key: STRING, value: BOOLEAN>>",
+            [[{"key": "k", "value": True}]],
+        ),
+        (pa.array(["007", "-12"]), "INT", [7, -12]),
+        (pa.array([-719_528, 2_932_896], pa.date32()), "STRING", ["0000-01-01", "9999-12-31"]),
+        (pa.array([2**63 - 1], pa.timestamp("ns")), "STRING", ["2262-04-11 23:47:16.854775807"]),
     ],
     ids=brief,
 )
@@ -118,6 +126,15 @@ def test_should_convert_what_stays_the_same(array: pa.Array, kind: str, expected
         (pa.array([{"a": [1e300]}]), "STRUCT<a: ARRAY<FLOAT>>"),
         (pa.array([[("k", 5)]], pa.map_(pa.string(), pa.int64())), "MAP<STRING, BOOLEAN>"),
         (pa.array([5, 5]).dictionary_encode(), "BOOLEAN"),
+        (pa.array(["0xFFFFFFFFFFFFFFFF"]), "BIGINT"),  # -1 to Arrow
+        (pa.array(["0XFF"]), "TINYINT"),
+        (pa.array([2**31 - 1], pa.date32()), "STRING"),
+        (pa.array([-(2**31)], pa.date32()), "STRING"),
+        (pa.array([86_400_000 * 2_932_897], pa.date64()), "STRING"),
+        (pa.array([2**63 - 1], pa.timestamp("us", "UTC")), "STRING"),  # the year 294,247, and 32,103 to Arrow
+        (pa.array([-(2**62)], pa.timestamp("us")), "STRING"),
+        (pa.array([{"a": [1 << 40]}], pa.struct([("a", pa.list_(pa.timestamp("s")))])), "STRUCT<a: ARRAY<STRING>>"),
+        (pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string())), "ARRAY<STRUCT<value: STRING, key: STRING>>"),
     ],
     ids=brief,
 )
@@ -129,6 +146,19 @@ def test_should_refuse_a_stream_whose_values_would_change(array: pa.Array, kind:
 def test_should_say_which_value_does_not_fit() -> None:
     assert "the column 'x': bool cannot hold 5 (int64)" in load("BOOLEAN", pa.array([0, None, 5]))
     assert "the column 'x': timestamp[us] is not int64" in load("BIGINT", pa.array([NOON]))
+
+
+def test_should_say_what_can_be_in_no_table_where_the_columns_follow_the_data() -> None:
+    def why(table: pa.Table) -> str:
+        data = stream(table)
+        evolving = ArrowFormat()
+        return parse(evolving.with_schema(evolving.discover(pa.array([data]))), data).bad[0][1]
+
+    assert "the column 'x' has the type duration[s], which cannot be loaded" in why(
+        pa.table({"x": pa.array([1], pa.duration("s"))})
+    )
+    without = pa.Table.from_batches([pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))])
+    assert "it has 2 rows without any column" in why(without)
 
 
 def test_should_not_look_at_values_that_no_row_has() -> None:

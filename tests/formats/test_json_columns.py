@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from buffer_delta.formats import JsonFormat
 from buffer_delta.formats.json import fast
 from buffer_delta.formats.json import format as json_format
-from buffer_delta.formats.json.records import BadRecord, Columns, load, to_text
+from buffer_delta.formats.json.reading import BadRecord, load, to_text
+from buffer_delta.formats.json.records import Columns
 from tests.formats.format_support import binary, by_entry, parse
 from tests.formats.json_records import NOT_RECORDS, RECORDS
 

@@ -95,7 +95,7 @@ def test_should_not_grow_without_end() -> None:
 
 
 def test_should_know_columns_that_it_cannot_fill() -> None:
-    table = StructType([StructField("v", VariantType())])
+    table = StructType([StructField("v", ArrayType(VariantType()))])
     settled = evolve(JsonFormat(), table, '{"v": 1, "a": 2}')
     assert settled.schema.names == ["a", "_rescued_data"]
 
@@ -164,7 +164,7 @@ def test_should_refuse_hints_that_cannot_be_followed() -> None:
         ({"schema_hints": "a INT NOT NULL"}, "without NOT NULL"),
         ({"schema_hints": "_rescued_data STRING"}, "rescued fields"),
         ({"schema_hints": "`a b` INT"}, "a name that a Delta table can have"),
-        ({"schema_hints": "v VARIANT"}, "VARIANT is not loaded"),
+        ({"schema_hints": "v ARRAY<VARIANT>"}, "not for what is inside of them"),
         ({"schema_hints": "a WHAT"}, "unknown type"),
     ):
         with pytest.raises(InvalidConfig, match=says):

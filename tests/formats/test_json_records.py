@@ -8,7 +8,7 @@ import pytest
 
 from buffer_delta.formats import JsonFormat
 from buffer_delta.formats.json import format as json_format
-from buffer_delta.formats.json.records import load
+from buffer_delta.formats.json.reading import load
 from tests.formats.format_support import binary, by_entry, parse
 from tests.formats.json_records import NOT_RECORDS, RECORDS
 

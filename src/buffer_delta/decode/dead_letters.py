@@ -4,14 +4,14 @@ Under the policy `DeadLetter` good and bad rows travel together; a row whose las
 letter. Nothing in one depends on when or how often it was tried, so a replayed range writes the same ones.
 
 Of an unreadable batch a row holds the first `BYTES_MAX` bytes. A larger one is copied, before its row is made, to
-where no collector looks: its own object goes once the range is acked.
+where no collector looks: its own object goes once the range is acked. So is the batch of an entry that is too large.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +84,7 @@ def dead_batch(descriptor: BatchDescriptor, error: str, data: bytes | None) -> p
     return dead_entries(descriptor, first, whole, [error], pa.array([data], pa.binary()))
 
 
+@runtime_checkable
 class CanCopy(CanHead, Protocol):
     def copy(self, source: str, target: str) -> None:
         """Copy one object. Raises ObjectNotFound."""
@@ -107,18 +108,23 @@ def keep_whole(
     return errors
 
 
-def _kept(store: CanCopy, location: str) -> str | None:
+def keep_batch(store: object, location: str) -> str | None:
+    """Copy the batch of an entry that is too large for a row, as above; where the copy is, None if there is none."""
+    return _kept(store, location, larger_than=-1) if isinstance(store, CanCopy) else None
+
+
+def _kept(store: CanCopy, location: str, *, larger_than: int | None = None) -> str | None:
     target = dead_letter_location(location)
     size, kept = _size(store, location), _size(store, target)
     if size is None or size == kept:
         return target if kept is not None else None
-    if size <= BYTES_MAX:
+    if size <= (BYTES_MAX if larger_than is None else larger_than):
         return None
     try:
         store.copy(location, target)
     except (ObjectNotFound, InvalidInput):  # it went just now, or no store has such a name: there is nothing to keep
         return None
-    log.warning("%r cannot be read and is too large for a dead letter: kept as %r", location, target)
+    log.warning("%r, or an entry of it, is too large for a dead letter: kept as %r", location, target)
     return target
 
 

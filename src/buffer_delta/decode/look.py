@@ -13,9 +13,10 @@ from buffer.consume.fetch import FetchHandle
 from buffer.errors import BufferQueueError, CorruptBatch, InvalidInput, ObjectNotFound
 from buffer_delta.decode.failures import Failure
 from buffer_delta.decode.fetching import Group, fetched
+from buffer_delta.decode.large import reason, too_large
 from buffer_delta.decode.rows import CHUNK_BYTES, ROWS_PER_ARROW_BATCH
 from buffer_delta.formats.base import Format
-from buffer_delta.formats.entries import Indices, as_binary
+from buffer_delta.formats.entries import Indices, as_binary, offsets_of
 from buffer_delta.formats.merge import merge_schemas
 
 Check: TypeAlias = Callable[[pa.BinaryArray], list[tuple[int, str]]]
@@ -24,6 +25,7 @@ Check: TypeAlias = Callable[[pa.BinaryArray], list[tuple[int, str]]]
 
 def discover(handle: FetchHandle, group: Group, form: Format) -> pa.Schema:
     """The columns that the batches need. Raises what a fetch raises."""
+    form = form.within(handle.max_batch_bytes)
     found = []
     for descriptor, entries in fetched(handle, group):
         if entries is not None:
@@ -117,8 +119,17 @@ class CanParse:
     format: Format
     has_place: bool
     """Bad entries go somewhere."""
+    max_entry_bytes: int | None = None
+    """Larger ones go nowhere; None: it does not matter here."""
 
     def __call__(self, entries: pa.BinaryArray) -> list[tuple[int, str]]:
+        large = too_large(entries, self.max_entry_bytes)
+        if len(large):
+            assert self.max_entry_bytes is not None
+            sizes = np.diff(offsets_of(entries))[large].tolist()
+            found = [(at, reason(size, self.max_entry_bytes)) for at, size in zip(large.tolist(), sizes, strict=True)]
+            kept = np.setdiff1d(np.arange(len(entries)), large)
+            return sorted([*found, *((int(kept[at]), error) for at, error in self(entries.take(pa.array(kept))))])
         bad: list[tuple[int, str]] = []
         for start, piece in self.format.pieces(entries, CHUNK_BYTES, ROWS_PER_ARROW_BATCH):
             parsed = self.format.parse(piece)

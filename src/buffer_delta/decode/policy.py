@@ -41,6 +41,8 @@ class BadEntries:
     errors: Sequence[str]
     payloads: pa.BinaryArray
     layout: RowLayout
+    too_large: int | None = None
+    """Which of them, by place here, is the first that is too large for a row; of its payload the beginning is here."""
 
     def provenance(self) -> dict[str, pa.Array]:
         arrays = self.layout.arrays(self.descriptor, self.entries, self.index)
@@ -89,6 +91,13 @@ class Rescue(OnBad):
     column: str
 
     def bad(self, bad: BadEntries, /) -> Filled:
+        """Raises CorruptBatch for an entry that is too large for any row."""
+        if bad.too_large is not None:
+            raise CorruptBatch(
+                f"entry {bad.entries[bad.too_large]} of batch {bad.descriptor.sequence} is too large for a row: "
+                f"{bad.errors[bad.too_large]}; configure dead_letters, or raise max_entry_bytes",
+                location=bad.descriptor.location,
+            )
         texts = [_text(payload.as_py()) for payload in bad.payloads]
         return {self.column: pa.array(texts, pa.string()), **bad.provenance()}
 

@@ -7,7 +7,7 @@ task calls it today; a partition of a data source, or a task that writes Parquet
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,11 +16,13 @@ import pyarrow as pa
 from buffer.consume.fetch import FetchHandle
 from buffer.errors import InvalidConfig
 from buffer.model import BatchDescriptor
+from buffer_delta.decode.dead_letters import keep_batch
 from buffer_delta.decode.fetching import Group, fetched
+from buffer_delta.decode.large import reason, shortened, too_large
 from buffer_delta.decode.layout import RowLayout
-from buffer_delta.decode.policy import BadEntries, Filled, GivenUp, OnBad
+from buffer_delta.decode.policy import BadEntries, DeadLetter, Filled, GivenUp, OnBad
 from buffer_delta.formats.base import Format, Parsed
-from buffer_delta.formats.entries import Indices, as_binary
+from buffer_delta.formats.entries import Indices, as_binary, offsets_of
 from buffer_delta.formats.names import same_name_key
 
 CHUNK_BYTES = 8 << 20  # parsed at once: a large batch never needs its rows in memory all together
@@ -34,6 +36,8 @@ class RowDecoder:
     format: Format
     layout: RowLayout
     on_bad: OnBad
+    max_entry_bytes: int | None = None
+    """A larger entry is a bad one, see `large`."""
 
     schema: pa.Schema = field(init=False, repr=False, compare=False)
     """Of all rows."""
@@ -59,14 +63,14 @@ class RowDecoder:
         form = self.format.within(handle.max_batch_bytes)
         for descriptor, entries in fetched(handle, group):
             if entries is not None:
-                yield from self._rows_of(form, descriptor, as_binary(entries), group)
+                yield from self._rows_of(form, descriptor, as_binary(entries), group, handle)
                 continue
             left = self.on_bad.given_up(GivenUp(descriptor, group.quarantined[descriptor.sequence], handle))
             if left is not None:
                 yield self._with_nulls(left)
 
     def _rows_of(
-        self, form: Format, descriptor: BatchDescriptor, entries: pa.BinaryArray, group: Group
+        self, form: Format, descriptor: BatchDescriptor, entries: pa.BinaryArray, group: Group, handle: FetchHandle
     ) -> Iterator[pa.RecordBatch]:
         window = group.window(descriptor.sequence, len(entries))
         places, reasons = group.aside(descriptor.sequence, len(entries))
@@ -74,7 +78,8 @@ class RowDecoder:
         for offset, chunk in form.pieces(entries[window], CHUNK_BYTES, ROWS_PER_ARROW_BATCH):
             start = window.start + offset
             here = slice(*np.searchsorted(places, [start, start + len(chunk)]))
-            parsed = _parsed(form, chunk, places[here] - start, reasons[here])
+            left_out = dict(zip((places[here] - start).tolist(), reasons[here], strict=True))
+            parsed = _parsed(form, chunk, self._too_large(chunk, descriptor, handle) | left_out)
             good, bad = numbers(parsed, start, numbered, many_rows=form.many_rows)
             numbered += len(good) + len(bad)
             rows = self._with_provenance(parsed, start, good, descriptor)
@@ -87,10 +92,22 @@ class RowDecoder:
                 errors = [error for (_, error), wanted in zip(parsed.bad, chosen, strict=True) if wanted]
                 if errors:
                     payloads = chunk.take(pa.array(found[chosen]))
-                    which = BadEntries(descriptor, found[chosen] + start, bad[chosen], errors, payloads, self.layout)
+                    large = next(iter(too_large(payloads, self.max_entry_bytes).tolist()), None)
+                    payloads = shortened(payloads, self.max_entry_bytes)
+                    places_here = found[chosen] + start
+                    which = BadEntries(descriptor, places_here, bad[chosen], errors, payloads, self.layout, large)
                     left = policy(which)
                     if left is not None:
                         yield self._with_nulls(left)
+
+    def _too_large(self, chunk: pa.BinaryArray, descriptor: BatchDescriptor, handle: FetchHandle) -> dict[int, str]:
+        """The entries that are too large, and why. Where there are dead letters, their batch is kept first."""
+        places = too_large(chunk, self.max_entry_bytes)
+        if not len(places) or self.max_entry_bytes is None:
+            return {}
+        kept = keep_batch(handle.store, descriptor.location) if isinstance(self.on_bad, DeadLetter) else None
+        sizes = np.diff(offsets_of(chunk))[places].tolist()
+        return {int(at): reason(size, self.max_entry_bytes, kept) for at, size in zip(places, sizes, strict=True)}
 
     def _with_provenance(self, parsed: Parsed, start: int, index: Indices, descriptor: BatchDescriptor) -> pa.Table:
         rows = parsed.rows.num_rows
@@ -120,12 +137,12 @@ def numbers(parsed: Parsed, start: int, numbered: int, *, many_rows: bool) -> tu
     return found[: len(good)], found[len(good) :]
 
 
-def _parsed(form: Format, chunk: pa.BinaryArray, aside: Indices, reasons: Sequence[str]) -> Parsed:
-    """The chunk without the entries that are set aside, which count as bad: parsing one may end the process."""
-    if not len(aside):
+def _parsed(form: Format, chunk: pa.BinaryArray, left_out: Mapping[int, str]) -> Parsed:
+    """The chunk without the entries that are left out, which count as bad: parsing one may end the process."""
+    if not left_out:
         return form.parse(chunk)
-    kept = np.setdiff1d(np.arange(len(chunk)), aside)
+    kept = np.setdiff1d(np.arange(len(chunk)), list(left_out))
     parsed = form.parse(chunk.take(pa.array(kept)))
     sources = kept if parsed.entries is None else kept[parsed.entries]
     bad = [(int(kept[place]), error) for place, error in parsed.bad]
-    return Parsed(parsed.rows, sources, sorted([*bad, *zip(aside.tolist(), reasons, strict=True)]))
+    return Parsed(parsed.rows, sources, sorted([*bad, *left_out.items()]))

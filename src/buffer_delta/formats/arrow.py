@@ -16,10 +16,9 @@ from buffer_delta.formats.exact import NotExact, cast_exactly
 from buffer_delta.formats.ipc import allowed, cost_of, expanded_bytes, refers, row_bytes
 from buffer_delta.formats.merge import merge_schemas
 from buffer_delta.formats.options import FormatOptions
-from buffer_delta.formats.schemas import arrow_schema, nullable, schema_text
+from buffer_delta.formats.schemas import arrow_schema, holds, nullable, schema_text
 
 UNREADABLE = (pa.ArrowException, ValueError, OSError)  # Arrow says OSError of a stream that ends too soon
-_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 MAX_BYTES = 1 << 30  # that a stream may expand to, whatever its size, unless `within` says otherwise
 ROWS_PER_ENTRY_MAX = 10_000_000  # a stream of a few bytes may claim 2^63 rows of nothing
 
@@ -88,11 +87,13 @@ class ArrowFormat(Format):
         return max(0, weight)  # a damaged stream may name sizes and counts below zero
 
     def discover(self, entries: pa.Array) -> pa.Schema:
+        """Of the streams that `parse` can read, each of which is read for it: a bad one must not bring columns."""
         found: dict[str, pa.Schema] = {}
         for entry in as_binary(entries):
             try:
                 with pa.ipc.open_stream(entry.as_buffer()) as stream:
                     schema = arrow_schema(stream.schema)
+                self.with_schema(schema)._read(entry.as_buffer())
             except UNREADABLE:  # what is wrong with it, `parse` will say
                 continue
             found.setdefault(str(schema), schema)
@@ -133,17 +134,23 @@ class ArrowFormat(Format):
                 _check_size(expanded, most)
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema)
-        unknown = set(table.column_names) - set(self.schema.names)
-        if unknown or len(set(table.column_names)) != table.num_columns:
-            raise ValueError(f"it has the columns {table.column_names}, the table {self.schema.names}")
+        self._check_columns(table.schema, rows)
         for field in table.schema:
-            if not _holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
+            if not holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
                 raise ValueError(f"the column {field.name!r} has fields beyond {self.schema.field(field.name).type}")
         columns = [
             self._column(table[field.name], field) if field.name in table.column_names else pa.nulls(rows, field.type)
             for field in self.schema
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def _check_columns(self, schema: pa.Schema, rows: int) -> None:
+        if set(schema.names) - set(self.schema.names) or len(set(schema.names)) != len(schema):
+            if self.evolving:
+                arrow_schema(schema)  # says which column can be in no table, and why
+            raise ValueError(f"it has the columns {schema.names}, the table {self.schema.names}")
+        if rows and not len(self.schema):
+            raise ValueError(f"it has {rows:,} rows without any column")
 
     def _column(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         try:
@@ -159,18 +166,3 @@ class ArrowFormat(Format):
 def _check_size(needed: int, most: int) -> None:
     if needed > most:
         raise ValueError(f"it would take {needed:,} bytes, and a stream of its size may take {most:,}")
-
-
-def _holds(kind: pa.DataType, found: pa.DataType) -> bool:
-    """Whether a type has a place for every field of every struct inside another one."""
-    if pa.types.is_struct(kind) and pa.types.is_struct(found):
-        names = {f.name: f.type for f in kind}
-        inside = [f.name for f in found]
-        return len(set(inside)) == len(inside) and all(f.name in names and _holds(names[f.name], f.type) for f in found)
-    if pa.types.is_map(kind) and pa.types.is_map(found):
-        return _holds(kind.item_type, found.item_type)
-    if pa.types.is_list(kind) and isinstance(found, _LISTS):
-        return _holds(kind.value_type, found.value_type)
-    if pa.types.is_list(kind) and pa.types.is_map(found):
-        return _holds(kind.value_type, pa.struct([found.key_field, found.item_field]))
-    return True

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 
-from buffer_delta.formats.cells import row_cells, rows_per_piece
-from buffer_delta.formats.entries import Indices, chunks
+from buffer_delta.formats.cells import BYTES_PER_CELL, all_element_cells, element_cells, row_cells, rows_per_piece
+from buffer_delta.formats.entries import Indices, chunks, offsets_of
 from buffer_delta.formats.options import FormatOptions
 
 RESCUED = "_rescued_data"
@@ -52,6 +53,11 @@ class Format(ABC):
     name: ClassVar[str]
     many_rows: ClassVar[bool] = False
     """Whether one entry may give several rows: then `_index` numbers the rows of a batch, not its entries."""
+    has_variants: ClassVar[bool] = False
+    """Whether it may fill a table's VARIANT columns."""
+    rescues_all_new: ClassVar[bool] = False
+    """Whether a record that would bring a column, or another type for one, has something in the rescued column when it
+    is parsed without: then parsing alone tells whether there is anything to `discover`."""
     Options: ClassVar[type[FormatOptions]] = FormatOptions
     """What can be said about it."""
 
@@ -77,9 +83,12 @@ class Format(ABC):
         """The entries in slices to parse one after the other, with the index of their first.
 
         A slice has no more than so many bytes and entries, and its rows no more than CELLS_PER_PIECE cells (see
-        `cells`), unless it is one entry.
+        `cells`), what its arrays and maps may hold included, unless it is one entry.
         """
-        return chunks(entries, max_bytes, min(max_rows, rows_per_piece(row_cells(self.schema))))
+        schema = self.schema
+        element = max((element_cells(field.type) for field in schema), default=0)
+        cells = all_element_cells(np.diff(offsets_of(entries)).astype(np.int64), element)
+        return chunks(entries, max_bytes, min(max_rows, rows_per_piece(row_cells(schema))), cells * BYTES_PER_CELL)
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -89,6 +98,11 @@ class Format(ABC):
         """A name for the configuration: equal where the same bytes give the same rows."""
         text = json.dumps({"type": self.name, **self.settings()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The text columns of `schema` that are to be VARIANT in a table, see `variant`."""
+        return ()
 
     @property
     def rescued_column(self) -> str | None:
@@ -108,6 +122,12 @@ class Format(ABC):
     def discover(self, entries: pa.Array) -> pa.Schema:
         """The columns that these entries would need."""
         raise NotImplementedError(f"the format {self.name!r} has a fixed schema")
+
+    def wider(self, known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+        """The type that holds every value of a known column, unchanged, and what was found in it besides; None: there
+        is none that a Delta table can change the column to, and what does not fit is rescued."""
+        del known, found
+        return None
 
     def with_schema(self, schema: pa.Schema) -> Format:
         """The same format with its columns settled."""

@@ -16,6 +16,7 @@ from buffer_delta.formats.entries import Indices
 CELLS_MIN = 1 << 16
 CELLS_PER_BYTE = 4
 CELLS_PER_PIECE = 1 << 21
+BYTES_PER_CELL = 4  # that a cell counts for in a piece's bytes, of which there are 8 MiB
 ELEMENT_BYTES_MIN = 3  # `{},`
 
 DENSE = CELLS_PER_BYTE * ELEMENT_BYTES_MIN
@@ -46,6 +47,13 @@ def element_cells(kind: pa.DataType) -> int:
         inner = kind.value_type if pa.types.is_list(kind) else kind.item_type
         return max(leaves(inner), element_cells(inner))
     return 0
+
+
+def all_element_cells(entry_bytes: Indices, element: int) -> Indices:
+    """What entries of these sizes take at most for elements of so many cells, of which each takes at least a byte."""
+    if element <= DENSE:
+        return np.zeros(len(entry_bytes), np.int64)
+    return np.minimum(all_allowed_cells(entry_bytes), element * entry_bytes)
 
 
 def allowed_cells(entry_bytes: int) -> int:

@@ -1,7 +1,7 @@
 """Spark's schema language (`id BIGINT, tags ARRAY<STRING>, at DATE NOT NULL`) to an Arrow schema, without Spark.
 
 A configuration can then be checked before any JVM runs. Types that have no place in JSON or in Delta's Arrow
-exchange (VARIANT, INTERVAL, OBJECT) are refused by name.
+exchange (INTERVAL, OBJECT) are refused by name; where VARIANT may be is for `schemas` to say.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from buffer.errors import InvalidConfig
 from buffer_delta.formats.names import same_name_key
+from buffer_delta.formats.variant import VARIANT
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "TIMESTAMP": TIMESTAMP,
     "TIMESTAMP_LTZ": TIMESTAMP,
     "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "VARIANT": VARIANT,
 }
 _DECIMALS = ("DECIMAL", "DEC", "NUMERIC")
 _TEXTS = ("CHAR", "CHARACTER", "VARCHAR")
@@ -155,11 +157,6 @@ class _Parser:
         if word in _PRIMITIVES:
             return _PRIMITIVES[word]
         self._at -= 1
-        if word == "VARIANT":
-            raise self.error(
-                "VARIANT is not loaded, for it rounds numbers of more than 38 digits without a word (use a STRUCT or "
-                "a STRING),"
-            )
         raise self.error(f"unknown type (allowed: {ALLOWED})")
 
     def inside(self, item: Callable[[], T]) -> T:

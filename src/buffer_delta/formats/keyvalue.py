@@ -28,7 +28,7 @@ from buffer.config import reject
 from buffer.errors import InvalidConfig
 from buffer_delta.formats.base import RESCUED, Format, Parsed, brief
 from buffer_delta.formats.entries import Indices, as_binary, invalid_utf8, offsets_of
-from buffer_delta.formats.json.records import BadRecord, load_value
+from buffer_delta.formats.json.reading import BadRecord, load_value
 from buffer_delta.formats.names import same_name_key
 from buffer_delta.formats.options import FormatOptions
 

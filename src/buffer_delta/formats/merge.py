@@ -7,7 +7,8 @@ the rescued column.
     int and double                    double
     struct and struct                 field by field; list and list: by element
     anything else, both new           string: every value has a text
-    a known column, another type      stays as it is; values that do not fit it are rescued
+    a known column, another type      stays as it is; values that do not fit it are rescued. Where the table can widen
+                                      its columns, the type that the format names for both (`Format.wider`)
     a name that Delta cannot store, that is too long, that Spark takes for another one (see `names`), or that is
     taken: never a column, nor a struct's field
     more than `max_columns` columns, or more fields inside of structs: never there either
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -31,15 +33,27 @@ SCHEMA_BYTES_MAX = 4 << 20
 _FIELD_BYTES = 100  # of a field there, besides its name
 _ESCAPED = frozenset('"\\')
 
+_Wider: TypeAlias = Callable[[pa.DataType, pa.DataType], pa.DataType | None]
+_Merge: TypeAlias = Callable[[pa.DataType, pa.DataType, "Room"], pa.DataType]
 
-def settle(form: Format, table: Any, found: pa.Schema, taken: Collection[str] = ()) -> Format:
+
+def settle(
+    form: Format, table: Any, found: pa.Schema, taken: Collection[str] = (), *, may_widen: bool = False
+) -> Format:
     """An evolving format with its columns settled: the table's, and those that were found besides.
 
     `table` is its StructType, None where there is no table yet. `taken` are the provenance columns and whatever
-    else the data must not fill.
+    else the data must not fill. `may_widen`: the table's columns may get types that hold more.
     """
-    known, reserved = known_columns(table, [*taken, *([form.rescued_column] if form.rescued_column else [])])
-    return form.with_schema(merge_schemas(known, [found], taken=reserved, max_columns=form.max_columns))
+    known, reserved = known_columns(
+        table, [*taken, *([form.rescued_column] if form.rescued_column else [])], variants=form.has_variants
+    )
+    wider = form.wider if may_widen else _never
+    return form.with_schema(merge_schemas(known, [found], taken=reserved, max_columns=form.max_columns, wider=wider))
+
+
+def _never(_known: pa.DataType, _found: pa.DataType) -> pa.DataType | None:
+    return None
 
 
 def merge_schemas(
@@ -48,8 +62,11 @@ def merge_schemas(
     *,
     taken: Collection[str] = (),
     max_columns: int = MAX_COLUMNS,
+    wider: _Wider = _never,
 ) -> pa.Schema:
     """The known columns, unchanged but for new fields in their structs, and those found besides, in order.
+
+    A known type that `wider` has an answer for changes to that.
 
     `taken` names are never added; nor are columns beyond `max_columns`, or fields of structs beyond as many again.
     """
@@ -59,13 +76,14 @@ def merge_schemas(
     text = Text(SCHEMA_BYTES_MAX - sum(map(_text_bytes, fields.values())))
     room = Room(max_columns - len(fields), text)
     inside = Room(max_columns - sum(_fields_inside(f.type) for f in fields.values()), text)
+    widened = partial(_widened, wider)
     for schema in map(_shallow, found):
         nested = _smallest_first(schema)
         hollow = [f.with_type(pa.null()) if pa.types.is_nested(f.type) else f for f in schema] if nested else schema
         for field in (*hollow, *nested):  # every column has its place before anything inside of them has
             name = same_name_key(field.name)
             if name in fields:
-                _add(fields, field, _widened, room, inside)
+                _add(fields, field, widened, room, inside)
             elif name not in refused:
                 _add(fresh, field, merge_types, room, inside)
     settled = [f.with_type(kind) for f in fresh.values() if (kind := _settled(f.type)) is not None]
@@ -100,9 +118,6 @@ class Room:
         return True
 
 
-_Merge: TypeAlias = Callable[[pa.DataType, pa.DataType, Room], pa.DataType]
-
-
 def merge_types(one: pa.DataType, other: pa.DataType, inside: Room) -> pa.DataType:
     """The type that holds values of both. Null stands for no value seen yet."""
     if one == other or pa.types.is_null(other):
@@ -119,13 +134,13 @@ def merge_types(one: pa.DataType, other: pa.DataType, inside: Room) -> pa.DataTy
     return pa.string()
 
 
-def _widened(known: pa.DataType, found: pa.DataType, inside: Room) -> pa.DataType:
-    """A known type with the new fields of its structs. Nothing else about it changes."""
+def _widened(wider: _Wider, known: pa.DataType, found: pa.DataType, inside: Room) -> pa.DataType:
+    """A known type with the new fields of its structs. Nothing else about it changes, unless `wider` says so."""
     if pa.types.is_struct(known) and pa.types.is_struct(found):
-        return _merged_struct(known, found, _widened, inside)
+        return _merged_struct(known, found, partial(_widened, wider), inside)
     if pa.types.is_list(known) and pa.types.is_list(found):
-        return pa.list_(_widened(known.value_type, found.value_type, inside))
-    return known
+        return pa.list_(_widened(wider, known.value_type, found.value_type, inside))
+    return wider(known, found) or known
 
 
 def _merged_struct(one: pa.StructType, other: pa.StructType, merge: _Merge, inside: Room) -> pa.DataType:
@@ -163,7 +178,7 @@ def _add(fields: dict[str, pa.Field], field: pa.Field, merge: _Merge, room: Room
         return
     if not storable(field.name):
         return
-    kind = _settled(field.type) if merge is _widened else field.type
+    kind = field.type if merge is merge_types else _settled(field.type)
     if there is None:
         if kind is None or not room.take(field.name):
             return

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+NUMBER_MAX = 4_000  # characters of a number that a DECIMAL is made of: it has 38 digits, the rest is zeros
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)  # one way to match: never quadratic
 _NONZERO = re.compile(r"[-+0.]*[1-9]", re.ASCII)
 _INFINITE = (float("inf"), float("-inf"))  # what 1e400 becomes
 _EXACT = decimal.Context(prec=400, traps=[decimal.InvalidOperation])
@@ -64,8 +65,10 @@ def _nearest(value: Any, to_float: Callable[[Any], float]) -> float:
 def to_decimal(value: Any, kind: pa.DataType) -> decimal.Decimal:
     """A number, or a number in a string, that fits without rounding."""
     whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and value.bit_length() > 3 * NUMBER_MAX:
+        raise Mismatch
     text = value.text if isinstance(value, Number) else str(int(value)) if whole else value
-    if not isinstance(text, str) or not _NUMBER.fullmatch(text):
+    if not isinstance(text, str) or len(text) > NUMBER_MAX or not _NUMBER.fullmatch(text):
         raise Mismatch
     try:
         number = decimal.Decimal(text)

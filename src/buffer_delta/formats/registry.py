@@ -22,6 +22,9 @@ FORMATS: Mapping[str, str] = {
     "text": "buffer_delta.formats.plain:TextFormat",
     "json": "buffer_delta.formats.json.format:JsonFormat",
     "arrow": "buffer_delta.formats.arrow:ArrowFormat",
+    "avro": "buffer_delta.formats.avro.format:AvroFormat",
+    "protobuf": "buffer_delta.formats.protobuf.format:ProtobufFormat",
+    "otlp": "buffer_delta.formats.otlp:OtlpFormat",
     "csv": "buffer_delta.formats.csv:CsvFormat",
     "keyvalue": "buffer_delta.formats.keyvalue:KeyValueFormat",
 }

@@ -16,6 +16,7 @@ from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, 
 from buffer_delta.formats.ddl import NESTED_MAX as GIVEN_NESTED_MAX
 from buffer_delta.formats.names import same_name_key
 from buffer_delta.formats.struct_json import UnknownType, arrow_type, struct_fields
+from buffer_delta.formats.variant import VARIANT, is_variant
 
 _PLAIN = frozenset(
     (
@@ -27,6 +28,8 @@ _PLAIN = frozenset(
 )
 
 
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+
 NESTED_MAX = 32
 """Levels of types within types that follow the data: half of what Arrow's messages take."""
 
@@ -36,21 +39,24 @@ def nested(kind: pa.DataType) -> int:
     return max((1 + nested(kind.field(at).type) for at in range(kind.num_fields)), default=0)
 
 
-def arrow_schema(given: Any) -> pa.Schema:
-    """The Arrow schema of a DDL string, a StructType or an Arrow schema. Raises InvalidConfig."""
+def arrow_schema(given: Any, *, variants: bool = False) -> pa.Schema:
+    """The Arrow schema of a DDL string, a StructType or an Arrow schema. Raises InvalidConfig.
+
+    `variants`: columns may be VARIANT. What is inside of a column may not.
+    """
     try:
-        return _normal_schema(_as_arrow(given), given)
+        return _normal_schema(_as_arrow(given, variants), given, variants)
     except RecursionError as error:  # a StructType's own methods, or Arrow's, call themselves for each level
         raise _too_deep("schema", type(given).__name__) from error
 
 
-def _as_arrow(given: Any) -> pa.Schema:
+def _as_arrow(given: Any, variants: bool) -> pa.Schema:
     if isinstance(given, str):
         return parse_ddl(given)
     if isinstance(given, pa.Schema):
         return given
     if (struct := struct_fields(given)) is not None:
-        return pa.schema([pa.field(f["name"], _from_struct(f), nullable=f["nullable"]) for f in struct])
+        return pa.schema([pa.field(f["name"], _from_struct(f, variants), nullable=f["nullable"]) for f in struct])
     raise InvalidConfig(
         f"schema={given!r} is not allowed: it must be a DDL string ('id BIGINT, name STRING'), a StructType "
         "or an Arrow schema",
@@ -59,8 +65,8 @@ def _as_arrow(given: Any) -> pa.Schema:
     )
 
 
-def _normal_schema(schema: pa.Schema, given: Any) -> pa.Schema:
-    fields = [pa.field(f.name, _checked(f.name, f.type), nullable=f.nullable) for f in schema]
+def _normal_schema(schema: pa.Schema, given: Any, variants: bool) -> pa.Schema:
+    fields = [pa.field(f.name, _checked(f.name, f.type, variants), nullable=f.nullable) for f in schema]
     names = [same_name_key(f.name) for f in fields]
     twice = {name for name, count in Counter(names).items() if count > 1}
     if twice or not fields:
@@ -81,7 +87,22 @@ def schema_text(schema: pa.Schema) -> list[list[Any]]:
     return [[f.name, str(f.type), f.nullable] for f in schema]
 
 
-def known_columns(table: Any, taken: Collection[str]) -> tuple[pa.Schema, set[str]]:
+def holds(kind: pa.DataType, found: pa.DataType) -> bool:
+    """Whether a type has a place for every field of every struct inside another one."""
+    if pa.types.is_struct(kind) and pa.types.is_struct(found):
+        names = {f.name: f.type for f in kind}
+        inside = [f.name for f in found]
+        return len(set(inside)) == len(inside) and all(f.name in names and holds(names[f.name], f.type) for f in found)
+    if pa.types.is_map(kind) and pa.types.is_map(found):
+        return holds(kind.item_type, found.item_type)
+    if pa.types.is_list(kind) and isinstance(found, _LISTS):
+        return holds(kind.value_type, found.value_type)
+    if pa.types.is_list(kind) and pa.types.is_map(found):
+        return holds(kind.value_type, pa.struct([found.key_field, found.item_field]))
+    return True
+
+
+def known_columns(table: Any, taken: Collection[str], *, variants: bool = False) -> tuple[pa.Schema, set[str]]:
     """The columns of a table's StructType that a format may fill, and the names that it must leave alone."""
     fields, reserved = [], {same_name_key(name) for name in taken}
     for field in struct_fields(table) or ():
@@ -89,20 +110,24 @@ def known_columns(table: Any, taken: Collection[str]) -> tuple[pa.Schema, set[st
         if same_name_key(name) in reserved:
             continue
         try:
-            fields.append(pa.field(name, _checked(name, _from_struct(field))))
+            fields.append(pa.field(name, _checked(name, _from_struct(field, variants), variants)))
         except InvalidConfig:  # a type we cannot write, added by somebody else: its name is taken all the same
             reserved.add(same_name_key(name))
     return pa.schema(fields), reserved
 
 
-def _from_struct(field: dict[str, Any]) -> pa.DataType:
+def _from_struct(field: dict[str, Any], variants: bool) -> pa.DataType:
+    if variants and field["type"] == "variant":
+        return VARIANT
     try:
         return arrow_type(field["type"])
     except UnknownType as error:  # VARIANT and the like, which travel through Arrow in disguise
         raise _refused(field["name"], str(error)) from error
 
 
-def _checked(name: str, kind: pa.DataType) -> pa.DataType:
+def _checked(name: str, kind: pa.DataType, variants: bool) -> pa.DataType:
+    if is_variant(kind) and variants:
+        return kind
     if nested(kind) > GIVEN_NESTED_MAX:
         raise _too_deep(name, "types within types")
     return _normal(name, kind)
@@ -143,8 +168,9 @@ def _normal(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def _refused(name: str, kind: str) -> InvalidConfig:
+    hint = " (VARIANT is for columns of the format json, not for what is inside of them)" if kind == "variant" else ""
     return InvalidConfig(
-        f"the column {name!r} has the type {kind}, which cannot be loaded; allowed: {ALLOWED}",
+        f"the column {name!r} has the type {kind}, which cannot be loaded{hint}; allowed: {ALLOWED}",
         key="schema",
         value=kind,
     )

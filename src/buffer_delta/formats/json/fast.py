@@ -25,13 +25,16 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from buffer_delta.formats.entries import Indices, offsets_of
-from buffer_delta.formats.json.records import DEPTH_MAX, decode_base64
+from buffer_delta.formats.json.reading import DEPTH_MAX
+from buffer_delta.formats.json.records import decode_base64
 from buffer_delta.formats.numbers import Mismatch
+from buffer_delta.formats.variant import is_variant
 
 _WHITESPACE = np.zeros(256, bool)
 _WHITESPACE[[0x20, 0x09, 0x0A, 0x0D]] = True
 _CLOSERS = np.zeros(256, bool)
 _CLOSERS[[ord(","), ord("}"), ord("]")]] = True
+_AFTER_VALUE = _WHITESPACE | _CLOSERS
 _BLANKS_MAX = 16  # beyond that an entry is looked at singly
 
 _ROW = re.compile(r" in row (\d+)")
@@ -53,7 +56,9 @@ def suspects(entries: pa.BinaryArray) -> Indices:
     region = data[offsets[0] : offsets[-1]]
     if not region.all():  # a zero byte is never JSON, and ends the text for the parser
         marked[np.searchsorted(ends, np.flatnonzero(region == 0) + offsets[0], side="right")] = True
-    marked[_closed_early(data, region, offsets)] = True
+    # An entry that is framed ends with a `}`: where there are no others, none is closed early.
+    if marked.any() or np.count_nonzero(region == ord("}")) != len(entries):
+        marked[_closed_early(data, region, offsets)] = True
     if (ends - begins).max() > 2 * DEPTH_MAX:  # shorter ones cannot be that deep
         opened = np.flatnonzero((region == ord("{")) | (region == ord("["))) + offsets[0]
         marked |= np.diff(np.searchsorted(opened, offsets)) > DEPTH_MAX
@@ -97,6 +102,19 @@ def _closed_early(
         after = after + blank
         after = after[~(blank & _CLOSERS[data[np.minimum(after, top)]])]
     return np.unique(np.searchsorted(ends, after, side="right"))
+
+
+def infinities(entries: pa.BinaryArray) -> Indices:
+    """The entries that may have `Inf` where a value stands: a number to the parser, and no JSON to anybody else."""
+    offsets = offsets_of(entries)
+    values = entries.buffers()[2] if len(entries) else None
+    if values is None:
+        return np.zeros(0, np.int64)
+    region = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
+    places = np.flatnonzero(region[:-3] == ord("I"))
+    ends = _AFTER_VALUE[region[places + 3]]
+    places = places[(region[places + 1] == ord("n")) & (region[places + 2] == ord("f")) & ends]
+    return np.unique(np.searchsorted(offsets, places + offsets[0], side="right") - 1)
 
 
 class TooMany(Exception):
@@ -173,7 +191,7 @@ class _Reader:
 
 def physical(kind: pa.DataType, *, top: bool = True) -> pa.DataType | None:
     """The type to let the parser read, where it does not know the wanted one. None: it cannot read it at all."""
-    if pa.types.is_map(kind) or (pa.types.is_binary(kind) and not top):
+    if pa.types.is_map(kind) or is_variant(kind) or (pa.types.is_binary(kind) and not top):
         return None
     if pa.types.is_date(kind) or pa.types.is_binary(kind) or (pa.types.is_timestamp(kind) and not kind.tz):
         return pa.string()

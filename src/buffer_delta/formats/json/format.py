@@ -32,18 +32,24 @@ from buffer_delta.formats.entries import Indices, as_binary, chunks, invalid_utf
 from buffer_delta.formats.json import fast as json_fast
 from buffer_delta.formats.json import infer as json_infer
 from buffer_delta.formats.json.crowds import Crowds
-from buffer_delta.formats.json.records import BadRecord, Columns, load, stray_texts, to_text
+from buffer_delta.formats.json.known import load_known
+from buffer_delta.formats.json.reading import BadRecord, load, to_text
+from buffer_delta.formats.json.records import Columns, stray_texts
 from buffer_delta.formats.json.stray import has_stray
 from buffer_delta.formats.merge import merge_schemas
 from buffer_delta.formats.names import same_name_key, storable
 from buffer_delta.formats.options import FormatOptions
 from buffer_delta.formats.schemas import arrow_schema, nullable, schema_text
+from buffer_delta.formats.variant import as_text, is_variant
 
 CHUNK_BYTES = 8 << 20  # parsed in one go: large enough that calls cost nothing, small enough to stay in memory twice
 CHUNK_ROWS = 1 << 17
 SINGLY_MAX = 512  # a piece with so few records in which something fails to convert is looked at record by record
 SINGLY_BYTES = 1 << 20  # of records as Python objects at once, which take up to 50 times their bytes
 SINGLY_ROWS = 1 << 14
+WIDER = pa.decimal128(38, 18)
+"""What a BIGINT may become that meets 1.5: all of BIGINT fits in, and Delta's type widening has a way to it, as it has
+not to DOUBLE, which would round large numbers."""
 PIECES = 16  # into which a chunk is cut to find it; each costs a call of the parser, about as much as 20 records singly
 
 
@@ -73,12 +79,12 @@ class JsonOptions(FormatOptions):
         self._check_int("max_columns", 0)
         self._check_rescue()
         if self.schema is not None:
-            object.__setattr__(self, "schema", arrow_schema(self.schema))
+            object.__setattr__(self, "schema", arrow_schema(self.schema, variants=True))
         if self.schema_hints is not None:
             self._check_hints()
 
     def _check_hints(self) -> None:
-        hints = arrow_schema(self.schema_hints)
+        hints = arrow_schema(self.schema_hints, variants=True)
         if self.schema is not None:
             raise InvalidConfig(
                 "schema_hints are for columns that follow the data: with a schema, put them into that",
@@ -113,6 +119,8 @@ class JsonOptions(FormatOptions):
 
 class JsonFormat(Format):
     name: ClassVar[str] = "json"
+    has_variants: ClassVar[bool] = True
+    rescues_all_new: ClassVar[bool] = True
     Options: ClassVar[type[FormatOptions]] = JsonOptions
     options: JsonOptions
 
@@ -134,7 +142,7 @@ class JsonFormat(Format):
         self._columns = nullable(given)
         self._required = [f.name for f in given if not f.nullable]
         rescued = [pa.field(self._rescued, pa.string())] if self._rescued is not None else []
-        self._schema = pa.schema([*self._columns, *rescued])
+        self._schema = as_text(pa.schema([*self._columns, *rescued]))
         physical = [(f.name, json_fast.physical(f.type)) for f in self._columns]
         self._fast = pa.schema([(name, kind) for name, kind in physical if kind is not None])
         self._decimals = any(json_fast.has_decimals(f.type) for f in self._fast)
@@ -147,6 +155,10 @@ class JsonFormat(Format):
     def schema(self) -> pa.Schema:
         assert self._given is not None, "an evolving format gets its columns with with_schema()"
         return self._schema
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self._columns if is_variant(f.type))
 
     @property
     def rescued_column(self) -> str | None:
@@ -185,7 +197,21 @@ class JsonFormat(Format):
         hints = self.options.schema_hints
         return found if hints is None else merge_schemas(hints, [found], max_columns=self.options.max_columns)
 
+    def wider(self, known: pa.DataType, found: pa.DataType) -> pa.DataType | None:
+        """Found is BIGINT for every whole number, so that one says nothing; DOUBLE is what has a fraction."""
+        if found != pa.float64():
+            return None
+        return WIDER if known == pa.int64() else found if known in (pa.int8(), pa.int16(), pa.int32()) else None
+
     # Parsing
+
+    @property
+    def _passes_over(self) -> bool:
+        """Nobody looks at fields without a column. (Where some column is read by hand, so is the whole record.)"""
+        return self.options.unknown_fields == "ignore" and not len(self._by_hand)
+
+    def _load(self, entry: bytes) -> dict[str, Any]:
+        return load_known(entry, self._columns) if self._passes_over else load(entry)
 
     def pieces(self, entries: pa.BinaryArray, max_bytes: int, max_rows: int) -> Iterator[tuple[int, pa.BinaryArray]]:
         return self._crowds.pieces(entries, max_bytes, max_rows)
@@ -207,10 +233,13 @@ class JsonFormat(Format):
     ) -> list[tuple[pa.Table, Indices]]:
         """Rows with the index of their entry in the chunk; bad entries go to `bad` with their index in all."""
         unreadable = dict(invalid_utf8(chunk))
-        for index in json_fast.suspects(chunk).tolist():
+        suspects = json_fast.suspects(chunk)
+        if self._passes_over:
+            suspects = np.union1d(suspects, json_fast.infinities(chunk))
+        for index in suspects.tolist():
             if index not in unreadable:
                 try:
-                    load(chunk[index].as_py())
+                    self._load(chunk[index].as_py())
                 except BadRecord as error:
                     unreadable[index] = str(error)
         candidates = np.arange(len(chunk))
@@ -301,7 +330,7 @@ class JsonFormat(Format):
             rescued, by_hand = self._look_at(read, np.flatnonzero(stray))
             columns |= by_hand
         elif len(self._by_hand):
-            columns |= {f.name: pa.nulls(0, f.type) for f in self._by_hand}
+            columns |= {f.name: pa.nulls(0, f.type) for f in as_text(self._by_hand)}
         arrays = [columns[name] for name in self._columns.names]
         return pa.Table.from_arrays([*arrays, *([rescued] if self._rescued is not None else [])], schema=self._schema)
 
@@ -343,7 +372,7 @@ class JsonFormat(Format):
         at: list[int] = []
         for index, entry in zip(left.tolist(), entries.to_pylist(), strict=True):
             try:
-                records.append(load(entry))
+                records.append(self._load(entry))
             except BadRecord as error:
                 unreadable[int(candidates[index])] = str(error)
             else:

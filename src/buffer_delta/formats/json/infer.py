@@ -19,7 +19,7 @@ from buffer_delta.formats.base import MAX_COLUMNS
 from buffer_delta.formats.entries import Indices, chunks, invalid_utf8
 from buffer_delta.formats.json import fast as json_fast
 from buffer_delta.formats.json.crowds import Crowds
-from buffer_delta.formats.json.records import BadRecord, load
+from buffer_delta.formats.json.reading import BadRecord, load
 from buffer_delta.formats.json.stray import has_stray
 from buffer_delta.formats.merge import merge_schemas
 from buffer_delta.formats.names import same_name_key, storable

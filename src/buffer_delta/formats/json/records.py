@@ -13,6 +13,7 @@ levels. What a column takes from its field:
     DATE, TIMESTAMP        a string in ISO 8601; a timestamp without a zone is UTC
     TIMESTAMP_NTZ          the same, without a zone
     ARRAY, STRUCT, MAP     array, object, object
+    VARIANT                anything that it holds exactly, see `variant`
     null, no such field    null
 
 An array or a map that would take too many cells for its entry's size (see `cells`) fits no column either.
@@ -26,7 +27,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,12 +35,11 @@ from typing import Any
 import pyarrow as pa
 
 from buffer_delta.formats.cells import DENSE, allowed_cells, element_cells, leaves
-from buffer_delta.formats.numbers import MinusZero, Mismatch, Number, to_decimal, to_float32, to_float64
+from buffer_delta.formats.json.reading import BadRecord, decode_plain, has_minus_zero, load, shown, to_text
+from buffer_delta.formats.numbers import MinusZero, Mismatch, to_decimal, to_float32, to_float64
+from buffer_delta.formats.variant import TEXT_MAX, check_exact, is_variant
 
-DEPTH_MAX = 200
-"""Deeper records are bad. Real ones have a dozen levels; a hundred thousand crash C++ parsers."""
-
-_SHOWN_MAX = 80  # characters of a value in an error message
+_SHOWN_MAX = 80  # characters of a type in an error message
 _INT_RANGES = {
     kind: (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     for kind, bits in ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
@@ -48,93 +47,6 @@ _INT_RANGES = {
 
 
 _WHOLE = (int, MinusZero)
-
-
-class BadRecord(ValueError):
-    """The entry is not one JSON object."""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in seen and not (value is None and seen[name] is None):
-                raise BadRecord(f"the name {shown(name)} is there twice in one object")
-            seen[name] = value
-    return found
-
-
-_DIGITS_MAX = 4000  # Python refuses to read longer whole numbers
-
-
-_MINUS_ZERO = re.compile(r"[:\[,\s]-0\s*[,\]}]")
-
-
-def _whole(text: str) -> int | Number:
-    if text == MinusZero.text:
-        return MinusZero()
-    return int(text) if len(text) <= _DIGITS_MAX else Number(text)
-
-
-def _has_minus_zero(text: str) -> bool:
-    return "-0" in text and _MINUS_ZERO.search(text) is not None
-
-
-_DECODE_PLAIN = json.JSONDecoder(object_pairs_hook=_object).decode
-_DECODE_EXACT = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number).decode
-_DECODE_LONG = json.JSONDecoder(object_pairs_hook=_object, parse_float=Number, parse_int=_whole).decode
-
-
-def _decode(text: str) -> Any:
-    try:
-        return _DECODE_LONG(text) if _has_minus_zero(text) else _DECODE_EXACT(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        if isinstance(error, BadRecord):
-            raise
-        return _DECODE_LONG(text)  # it has a whole number with thousands of digits
-
-
-def load(entry: bytes) -> dict[str, Any]:
-    """The record. Raises BadRecord."""
-    record = load_value(entry)
-    if not isinstance(record, dict):
-        raise BadRecord(f"not a JSON object but {_kind(record)}")
-    return record
-
-
-def load_value(entry: bytes) -> Any:
-    """Any JSON value, by the same rules. Raises BadRecord."""
-    try:
-        text = entry.decode()
-        value = _decode(text)
-    except UnicodeDecodeError as error:
-        raise BadRecord(f"not UTF-8: {error.reason} at byte {error.start}") from error
-    except RecursionError as error:
-        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels") from error
-    except json.JSONDecodeError as error:
-        what = "empty" if not entry.strip() else f"not JSON: {error.msg} at character {error.pos}"
-        raise BadRecord(what) from error
-    if text.count("{") + text.count("[") > DEPTH_MAX and _depth(value) > DEPTH_MAX:
-        raise BadRecord(f"nested deeper than {DEPTH_MAX} levels")
-    if "\\u" in text and _has_lone_surrogate(value):
-        raise BadRecord("not JSON: half of a surrogate pair in a string")
-    return value
-
-
-def to_text(value: Any) -> str:
-    """Compact JSON, with every number as it was written."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Number | MinusZero):
-        return value.text
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(k, ensure_ascii=False)}:{to_text(v)}" for k, v in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(to_text, value)) + "]"
-    return json.dumps(value)
 
 
 @dataclass(frozen=True)
@@ -202,10 +114,10 @@ def stray_texts(entries: list[bytes], columns: Columns) -> list[str | None]:
     for at, entry in enumerate(entries):
         try:
             text = entry.decode()
-            stray = columns.stray(_DECODE_PLAIN(text))
+            stray = columns.stray(decode_plain(text))
         except ValueError as error:  # Arrow lets things pass in fields that it was given no type for
             raise BadRecord(str(error)) from error
-        if not all(map(_is_exact, stray.values())) or _has_minus_zero(text):
+        if not all(map(_is_exact, stray.values())) or has_minus_zero(text):
             exact = (columns.stray(load(entry)) for entry in entries[at:])  # those after it will be no different
             return texts + [to_text(stray) if stray else None for stray in exact]
         texts.append(json.dumps(stray, ensure_ascii=False, separators=(",", ":")) if stray else None)
@@ -214,11 +126,6 @@ def stray_texts(entries: list[bytes], columns: Columns) -> list[str | None]:
 
 def _is_exact(value: Any) -> bool:
     return isinstance(value, str | int) or (isinstance(value, list) and all(isinstance(v, str | int) for v in value))
-
-
-def shown(value: Any) -> str:
-    text = to_text(value)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "…"
 
 
 def shown_type(kind: pa.DataType) -> str:
@@ -269,7 +176,7 @@ def convert_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list
         except Mismatch:
             found.append(None)
             misfits.append(row)
-    return pa.array(found, kind), misfits
+    return pa.array(found, pa.string() if is_variant(kind) else kind), misfits
 
 
 def _convert_times(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
@@ -315,6 +222,8 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any]:
         return to_float32 if kind == pa.float32() else to_float64
     if pa.types.is_string(kind):
         return lambda value: value if isinstance(value, str) else to_text(value)
+    if is_variant(kind):
+        return to_variant_text
     if pa.types.is_binary(kind):
         return decode_base64
     if pa.types.is_decimal(kind):
@@ -322,6 +231,13 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return lambda value: _cast_times(pa.array([_checked(value, isinstance(value, str))]), kind)[0]
     return _nested_converter(kind)
+
+
+def to_variant_text(value: Any) -> str:
+    """The JSON text of which Spark makes the very same value."""
+    check_exact(value)
+    text = to_text(value)
+    return _checked(text, len(text) <= TEXT_MAX and len(text.encode()) <= TEXT_MAX)  # type: ignore[no-any-return]
 
 
 def _nested_converter(kind: pa.DataType) -> Callable[[Any], Any]:
@@ -393,33 +309,3 @@ def decode_base64(value: Any) -> bytes:
         raise Mismatch from error
     _checked(value, base64.b64encode(found).decode() == value)  # else bits after the last byte would be lost
     return found
-
-
-# Small things
-
-
-def _kind(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    return "a string" if isinstance(value, str) else "an array" if isinstance(value, list) else "a number"
-
-
-def _depth(value: Any) -> int:
-    depth, level = 0, [value]
-    while level:
-        depth += 1
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-    return depth
-
-
-def _has_lone_surrogate(record: dict[str, Any]) -> bool:
-    try:
-        to_text(record).encode()
-    except UnicodeEncodeError:
-        return True
-    return False

@@ -1,0 +1,1 @@
+"""Avro: bytes to columns (`format`), and columns to bytes (`encode`). No library: see `read` for why."""

@@ -1,0 +1,1 @@
+"""Protocol Buffers: bytes to columns. Needs the extra `[protobuf]`."""
