@@ -132,13 +132,13 @@ def test_should_put_each_partition_into_the_folder_that_spark_would_name(tmp_pat
     found = write_files(table.to_batches(), FileRules(table.schema, ("day", "place")), store, task=7)
     by_folder = {file.path.rpartition("/")[0]: file for file in found}
     assert {folder: read(store, file)["id"].to_pylist() for folder, file in by_folder.items()} == {
-        "day=2020-01-02/place=a%20b%252Fc%253Ad%2525é": [1],
+        "day=2020-01-02/place=a%20b%252Fc%253Ad%2525%25C3%25A9": [1],
         "day=2020-01-02/place=x": [2, 4],
         "day=2020-01-02/place=__HIVE_DEFAULT_PARTITION__": [5],
         "day=__HIVE_DEFAULT_PARTITION__/place=__HIVE_DEFAULT_PARTITION__": [3],
-        "day=2020-01-02/place=é%257B%7D~!%2522%2527": [6],
+        "day=2020-01-02/place=%25C3%25A9%257B%7D~!%2522%2527": [6],
     }
-    assert by_folder["day=2020-01-02/place=a%20b%252Fc%253Ad%2525é"].partition_values == {
+    assert by_folder["day=2020-01-02/place=a%20b%252Fc%253Ad%2525%25C3%25A9"].partition_values == {
         "day": "2020-01-02",
         "place": "a b/c:d%é",
     }
@@ -146,7 +146,7 @@ def test_should_put_each_partition_into_the_folder_that_spark_would_name(tmp_pat
         "day": None,
         "place": None,
     }
-    assert (tmp_path / "day=2020-01-02/place=a b%2Fc%3Ad%25é").is_dir()
+    assert (tmp_path / "day=2020-01-02/place=a b%2Fc%3Ad%25%C3%A9").is_dir()
     assert all(read(store, file).column_names == ["id"] for file in found)
     assert all(file.path.rpartition("/")[2].startswith("part-00007-") for file in found)
 
@@ -169,6 +169,21 @@ def test_should_refuse_a_partition_value_that_can_be_no_folder(tmp_path: Path) -
         write_files([rows], FileRules(schema, ("k",)), open_store(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (-(2**63), pa.timestamp("us", "UTC")),  # no time at all to numpy: "NaT" would be the partition's value
+        (2**63 - 1, pa.timestamp("us")),
+        (-719_529, pa.date32()),
+        (2_932_897, pa.date32()),
+    ],
+)
+def test_should_refuse_a_partition_of_a_year_without_four_digits(value: int, kind: pa.DataType) -> None:
+    batch = pa.record_batch({"k": pa.array([0, value], kind), "v": [1, 2]})
+    with pytest.raises(InvalidInput, match="years 0 to 9999"):
+        write_files([batch], FileRules(batch.schema, partition_by=("k",)), open_store("memory://"))
+
+
 def test_should_bound_memory_however_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_module, "ROW_GROUP_BYTES", 50_000)
     schema = pa.schema([("k", pa.int32()), ("v", pa.binary())])
@@ -177,13 +192,13 @@ def test_should_bound_memory_however_many_partitions(monkeypatch: pytest.MonkeyP
         pa.RecordBatch.from_pydict({"k": list(range(50)), "v": [bytes([n]) * 100] * 50}, schema) for n in range(100)
     )
     rules = FileRules(schema, ("k",), target_file_bytes=50_000)
-    closed = files_module._Writer._finish
+    closed = files_module.FileWriter._finish
 
     def watched(writer: Any, file: Any) -> None:
         in_hand.append(writer._in_hand)
         closed(writer, file)
 
-    monkeypatch.setattr(files_module._Writer, "_finish", watched)
+    monkeypatch.setattr(files_module.FileWriter, "_finish", watched)
     store = open_store("memory://")
     found = write_files(batches, rules, store)
     assert sum(file.rows for file in found) == 5000
@@ -346,6 +361,7 @@ def test_should_fill_in_missing_columns_and_widen_but_lose_nothing() -> None:
         (pa.int64(), pa.timestamp("us")),
         (pa.decimal128(5, 2), pa.decimal128(5, 1)),
         (pa.decimal128(5, 2), pa.decimal128(5, 3)),
+        (pa.int64(), pa.decimal128(20, 2)),
         (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())])),  # without a field
         (pa.list_(pa.float64()), pa.list_(pa.float32())),
         (pa.map_(pa.string(), pa.string()), pa.map_(pa.string(), pa.int64())),
@@ -362,6 +378,8 @@ def test_should_not_use_what_arrow_would_cast_with_a_loss(given: pa.DataType, wa
     ("given", "wanted", "value"),
     [
         (pa.int8(), pa.int64(), 7),
+        (pa.int32(), pa.float64(), 2**31 - 1),
+        (pa.int64(), pa.decimal128(38, 18), 2**63 - 1),
         (pa.float32(), pa.float64(), 0.5),
         (pa.null(), pa.date32(), None),
         (pa.large_string(), pa.string(), "é"),

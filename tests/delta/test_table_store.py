@@ -12,7 +12,7 @@ import pytest
 
 from buffer_delta.delta.files import FileRules, write_files
 from buffer_delta.delta.table_store import NoStore, TableStore, table_store
-from tests.servers import S3Server
+from tests.servers import AzureServer, S3Server, StoreAddress
 
 KEYS = {"fs.s3a.access.key": "AKIA-x", "fs.s3a.secret.key": "hush-hush"}
 PROVIDER = "fs.s3a.aws.credentials.provider"
@@ -182,11 +182,28 @@ def test_should_write_to_a_real_server_with_hadoops_settings(s3_server: S3Server
     }
     found = table_store(address.url.replace("s3://", "s3a://"), conf)
     assert isinstance(found, TableStore)
+    write_and_look(found, address)
+
+
+def test_should_write_to_an_azure_server_at_sparks_url(azure_server: AzureServer) -> None:
+    """Its key as Hadoop has it, and the rest, which only a server of one's own needs, as options."""
+    address, account = azure_server.new_address(), azure_server.options["account_name"]
+    place = f"abfss://{address.url.removeprefix('az://')}@{account}.dfs.core.windows.net/some/table"
+    key = {f"fs.azure.account.key.{account}.dfs.core.windows.net": azure_server.options["account_key"]}
+    translated = options(place, key)
+    assert translated == {name: azure_server.options[name] for name in ("account_name", "account_key")}
+    found = table_store(place, key, azure_server.options)
+    assert isinstance(found, TableStore)
+    write_and_look(found, StoreAddress(f"{address.url}/some/table", address.options))
+
+
+def write_and_look(found: TableStore, address: StoreAddress) -> None:
+    """What is written through one is found through the other."""
     schema = pa.schema([("k", pa.string()), ("v", pa.int64())])
     rows = pa.RecordBatch.from_pydict({"k": ["a b/é", "x"], "v": [1, 2]}, schema)
     files = write_files([rows], FileRules(schema, ("k",)), found.open())
     names = {info.location.rpartition("/")[0] for info in address.open().list("")}
-    assert names == {"k=a b%2Fé", "k=x"}
+    assert names == {"k=a b%2F%C3%A9", "k=x"}
     assert sorted(info.size for info in address.open().list("")) == sorted(file.size for file in files)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from buffer.errors import BufferQueueError, Fenced
-from buffer.ledger.plan import Plan
+from buffer.ledger.plan import Ledger, Plan
 from buffer_delta.delta.state import NO_TABLE, Commit, Rewrite, TableState
-from buffer_delta.errors import LedgerBehind, SequenceGap, TableReplaced, TableRewritten
+from buffer_delta.errors import LedgerBehind, RouteChanged, SequenceGap, TableReplaced, TableRewritten
 from buffer_delta.load import checks
 
 KEYS = ("file:/t", "t")
@@ -26,6 +26,21 @@ def test_should_let_other_tables_be_anywhere_behind() -> None:
     for state, error in ((seen(21), Fenced), (seen(15), LedgerBehind), (seen(5, table_id="other"), TableReplaced)):
         with pytest.raises(error):
             checks.may_commit(PLAN, KEYS, state, 1, is_main=False, accept_gaps=False)
+
+
+def test_should_not_blame_the_configuration_where_the_table_was_dropped_or_put_back() -> None:
+    """The range is loaded and acked, the settings have changed since, and the main table is not where it was."""
+    plan = Plan(after=9, first=10, last=20, digest="old", quarantined={}, tables=("t", "dead"), table_ids={"t": "id"})
+    ledger = Ledger("Q", app_id="app", tables=("t", "dead"), born=True, plan=plan)
+    for position in (-1, 5):
+        tables = {"t": seen(position)}
+        checks.same_configuration(ledger, position, tables, ["new"], accept_gaps=False)
+        with pytest.raises(SequenceGap):
+            checks.pending_plan(ledger, position, "t", accept_gaps=False)
+        with pytest.raises(RouteChanged):  # the range would be loaded again, split in another way
+            checks.same_configuration(ledger, position, tables, ["new"], accept_gaps=True)
+    with pytest.raises(RouteChanged):
+        checks.same_configuration(ledger, 9, {"t": seen(9)}, ["new"], accept_gaps=False)
 
 
 def test_should_know_the_ids_that_an_older_release_kept_by_name() -> None:

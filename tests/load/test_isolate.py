@@ -10,7 +10,7 @@ from buffer.ledger.entries import listed
 from buffer.model import BatchDescriptor
 from buffer_delta.decode.failures import Failure
 from buffer_delta.decode.group import Group
-from buffer_delta.load.isolate import Search, TooMany, Trouble, Undecided, Verdict
+from buffer_delta.load.isolate import TRIALS_MAX, Search, TooMany, Trouble, Undecided, Verdict
 
 Keys = set[tuple[int, int]]
 
@@ -113,7 +113,7 @@ def test_should_decide_nothing_while_a_batch_cannot_be_looked_at() -> None:
 
 def test_should_not_blame_what_fails_once() -> None:
     def fails(keys: Keys) -> str | None:
-        return "odd" if (0, 1) in keys and len(bench.attempts) < 4 else None
+        return "odd" if (0, 1) in keys and len(bench.attempts) < 5 else None
 
     bench = Bench([2], fails)
     with pytest.raises(Undecided, match="did not fail again: odd"):
@@ -155,11 +155,61 @@ def test_should_blame_a_batch_without_entries_as_a_whole() -> None:
     assert bench.search() == Verdict({1: "odd"}, {})
 
 
+CRASH = Trouble("Python worker exited unexpectedly", "data")
+
+
+def ends_its_process(bench: Bench, sequence: int, *, can_count: bool) -> None:
+    """The batch ends every process that decodes it, whichever entries are wanted."""
+    attempt, probe, count = bench.attempt, bench.probe, bench.count
+
+    def is_in(part: Group) -> bool:
+        return any(d.sequence == sequence for d in part.descriptors)
+
+    bench.attempt = lambda part: CRASH if is_in(part) else attempt(part)  # type: ignore[method-assign]
+    bench.probe = lambda part: CRASH if is_in(part) else probe(part)  # type: ignore[method-assign, assignment, return-value]
+    if not can_count:
+        bench.count = lambda d: CRASH if d.sequence == sequence else count(d)  # type: ignore[method-assign, assignment, return-value]
+
+
+@pytest.mark.parametrize("can_count", [True, False])
+@pytest.mark.parametrize("sizes", [[3, 50_000, 2], [1, 1], [1, 0, 1]])
+def test_should_set_a_batch_aside_that_ends_the_process_which_decodes_it(sizes: list[int], can_count: bool) -> None:
+    """Counting its entries by decoding them ends the process, too."""
+    bench = Bench(sizes, lambda keys: "no" if (0, 0) in keys else None)
+    ends_its_process(bench, 1, can_count=can_count)
+    found = bench.search()
+    assert found.batches == {1: CRASH.error}
+    assert blamed(found) == [(0, 0)]
+
+
+def test_should_decide_nothing_when_the_entries_cannot_be_counted_for_now() -> None:
+    bench = Bench([3, 2], lambda keys: "no" if (0, 0) in keys else None)
+    bench.count = lambda _: Trouble("no answer", "infra")  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(Undecided, match="no answer"):
+        bench.search()
+
+
+def test_should_not_blame_a_batch_that_could_not_be_counted_once() -> None:
+    """It fails for an entry, and the count for something that is over."""
+    bench = Bench([3, 2], lambda keys: "no" if (0, 1) in keys and len(bench.attempts) < 3 else None)
+    bench.count = lambda _: CRASH  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(Undecided, match="did not fail again"):
+        bench.search()
+
+
 def test_should_give_up_where_very_many_fail() -> None:
     bench = Bench([2_000], lambda keys: "no" if keys else None)
     search = Search(bench, bench.whole, trials_max=200)
     with pytest.raises(TooMany):
         search.run()
+
+
+def test_should_find_all_of_a_hundred_in_a_hundred_thousand() -> None:
+    """A few in a large range take more trials than the limit, and each that is found allows some more."""
+    bad = {(n * 1000 // 2500, n * 1000 % 2500) for n in range(100)}
+    bench = Bench([2500] * 40, lambda keys: "no" if keys & bad else None)
+    assert set(blamed(bench.search())) == bad
+    assert len(bench.attempts) > TRIALS_MAX
 
 
 def test_should_leave_alone_what_is_set_aside_already() -> None:

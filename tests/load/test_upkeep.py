@@ -9,8 +9,9 @@ import pytest
 from py4j.protocol import Py4JError
 
 from buffer_delta.delta.state import Commit, TableState
-from buffer_delta.delta.upkeep import is_due
+from buffer_delta.delta.upkeep import TableUpkeep, is_due
 from buffer_delta.load.upkeep import Upkeep
+from tests.nets import HANGS_S
 
 
 class FakeTable:
@@ -26,7 +27,7 @@ class FakeTable:
 
     def checkpoint(self) -> None:
         self.begun.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(HANGS_S)
         if self.broken:
             raise Py4JError("no more disk")
         self.made += 1
@@ -53,11 +54,58 @@ def test_should_come_round_by_the_version_of_the_table(every: int, version: int,
     assert is_due(every, version, before) is due
 
 
+class FakeSnapshot:
+    """Of a table with checkpoints every ten versions, as the JVM shows it."""
+
+    def __init__(self, last_checkpoint: int) -> None:
+        self.log = self.java = self
+        self.last_checkpoint = last_checkpoint
+
+    def __getattr__(self, _name: str) -> Any:
+        return lambda *_: self
+
+    def checkpointInterval(self, _metadata: Any) -> int:  # its name in Scala
+        return 10
+
+    def version(self) -> int:
+        return self.last_checkpoint
+
+
+def due(upkeep: TableUpkeep, version: int, last_checkpoint: int) -> bool:
+    after = TableState(version=version, snapshot=FakeSnapshot(last_checkpoint))
+    return upkeep.checkpoint_due(Commit(version, 1, 1, 1, 0.0, after))
+
+
+def table_upkeep(*, leaves_checkpoints: bool = True) -> TableUpkeep:
+    spark: Any = None
+    return TableUpkeep(spark, None, "t", leaves_checkpoints=leaves_checkpoints)
+
+
+def test_should_make_checkpoints_though_others_take_every_tenth_version() -> None:
+    upkeep = table_upkeep()
+    assert [version for version in range(1, 60) if version % 10 and due(upkeep, version, -1)] == [11, 21, 31, 41, 51]
+    assert not due(table_upkeep(leaves_checkpoints=False), 10, -1)
+
+
+def test_should_make_no_checkpoint_where_there_is_one() -> None:
+    assert [version for version in range(1000, 1025) if due(table_upkeep(), version, 1000)] == [*range(1010, 1025)]
+    upkeep = table_upkeep()
+    assert [version for version in range(1000, 1025) if due(upkeep, version, 1000)] == [1010, 1020], "begun is enough"
+    upkeep = table_upkeep()
+    assert [version for version in range(1000, 1025) if due(upkeep, version, version)] == [], "others make them"
+
+
+def test_should_compact_though_others_take_the_version() -> None:
+    upkeep = table_upkeep()
+    found = [at for at in range(1, 30, 2) if upkeep.compact_due(Commit(at, 1, 1, 1, 0.0, TableState()), 10)]
+    assert found == [11, 21]
+
+
 def test_should_not_make_the_line_wait_and_make_one_checkpoint_for_all_that_became_due_meanwhile() -> None:
     table = FakeTable()
     upkeep = Upkeep({"t": table}, compact_every=0, target_bytes=1)
     upkeep.after(commit(10))
-    assert table.begun.wait(60)
+    assert table.begun.wait(HANGS_S)
     for version in (20, 30, 40):
         upkeep.after(commit(version))  # returns while the first is still being made
     assert table.made == 0

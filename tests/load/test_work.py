@@ -25,7 +25,7 @@ def test_should_number_the_rows_of_those_tables_that_get_some() -> None:
     mine._targets = dict.fromkeys(("events", "clicks", "views", "bad"))
     mine._format = SimpleNamespace(evolving=False)
     mine._layout = RowLayout.renamed({})
-    mine._numbers_rows = True
+    mine._routing = SimpleNamespace(numbers_rows=True)
     parts: Any = {"events": Frame(), "views": Frame(), "bad": Frame()}
     with patch.object(work, "numbered", lambda rows, *_: ("numbered", rows)), patch.object(work, "FrameRows", tuple):
         done = mine._completed(parts, lambda _: None)

@@ -12,10 +12,22 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from buffer_delta.config import LoaderConfig
 from buffer_delta.spark.session import spark_session
+from tests.spark.cluster import Cluster, run_cluster
 
-_SLOW_TO_START = {"spark", "pair"}
+_SLOW_TO_START = {"spark", "pair", "cluster", "drivers"}
 """Fixtures that start Spark: tests that share one run in the same process."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def writer(request: pytest.FixtureRequest) -> Iterator[None]:
+    """`--writer` is the writer of every loader that the tests do not give one, those in other processes included."""
+    defaults = LoaderConfig.__init__.__kwdefaults__
+    before = defaults["writer"]
+    defaults["writer"] = request.config.getoption("--writer") or before
+    yield
+    defaults["writer"] = before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -45,3 +57,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A master and two workers for jobs in processes of their own, one after the other: each takes both workers."""
+    with run_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started

@@ -29,6 +29,10 @@ def with_number(frame: Any) -> Any:
     return frame.withColumn("n", f.col("value").cast("int"))
 
 
+def with_length(frame: Any) -> Any:
+    return frame.withColumn("n", f.length("value"))
+
+
 _NAMES = {str(n): f"number {n}" for n in range(7)}
 
 

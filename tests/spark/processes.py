@@ -12,7 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-ANSWER_TIMEOUT_S = 120  # a Spark start on two busy cores; a hang must end the test, not the suite
+from buffer_delta.config import LoaderConfig
+from tests.nets import HANGS_S
+from tests.spark.loader_process import SESSION
 
 
 class LoaderProcess:
@@ -20,7 +22,10 @@ class LoaderProcess:
 
     PROGRAM = "loader_process.py"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, *, loads: dict[str, Any] | None = None, config: dict[str, str] | None = None
+    ) -> None:
+        """`loads` and `config` are what `spark_session` gets."""
         self.log = folder / f"loader-{os.urandom(3).hex()}.log"
         with self.log.open("w") as stderr:
             self._process = subprocess.Popen(
@@ -30,6 +35,7 @@ class LoaderProcess:
                 stderr=stderr,
                 text=True,
                 cwd=folder,
+                env={**os.environ, SESSION: json.dumps([loads, config or {}])},
                 start_new_session=True,  # the JVM goes with it when the group is killed
             )
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -43,7 +49,8 @@ class LoaderProcess:
         self._lines.put(None)
 
     def start(self, config: dict[str, Any], **options: Any) -> None:
-        self._send(json.dumps({"config": config, **options}))
+        writer = LoaderConfig.__init__.__kwdefaults__["writer"]  # which `--writer` may have set
+        self._send(json.dumps({"config": {"writer": writer} | config, **options}))
 
     def go(self) -> None:
         self._send("go")
@@ -55,7 +62,7 @@ class LoaderProcess:
 
     def answer(self) -> dict[str, Any]:
         """The next thing it says. Raises EOFError when it is dead."""
-        line = self._lines.get(timeout=ANSWER_TIMEOUT_S)
+        line = self._lines.get(timeout=HANGS_S)
         if line is None:
             raise EOFError(f"the loader process ended; its log: {self.log.read_text()[-3000:]}")
         answer: dict[str, Any] = json.loads(line)
@@ -79,7 +86,7 @@ class LoaderProcess:
             try:
                 answer = self.answer()
             except EOFError:
-                self._process.wait(timeout=ANSWER_TIMEOUT_S)
+                self._process.wait(timeout=HANGS_S)
                 assert self._process.returncode == -signal.SIGKILL
                 self.kill()
                 return
@@ -102,8 +109,8 @@ class LoaderProcess:
         except ProcessLookupError:
             return  # it is gone already, and its JVM with it
         finally:
-            self._process.wait(timeout=30)
-            self._pumping.join(timeout=30)  # before its pipe is closed under it
+            self._process.wait(timeout=HANGS_S)
+            self._pumping.join(timeout=HANGS_S)  # before its pipe is closed under it
             for stream in (self._process.stdin, self._process.stdout):
                 if stream:
                     stream.close()

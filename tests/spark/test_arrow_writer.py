@@ -118,6 +118,16 @@ def test_should_let_spark_skip_files_and_keep_house(spark: SparkSession, table: 
     assert {row._change_type: row["count"] for row in feed.collect()} == {"insert": 30, "delete": 1}
     spark.sql(f"RESTORE {name} TO VERSION AS OF 3")
     assert read(spark, table).count() == 30
+    into.stage(spark.range(90, 91, 1, 1).selectExpr("id", "0 AS part"), Txn(APP, 9, 9, 1), into.look(APP))
+    assert len(into.orphans()) == 1
+    keep_check = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(keep_check, "false")
+    try:
+        spark.sql(f"VACUUM {name} RETAIN 0 HOURS")
+    finally:
+        spark.conf.unset(keep_check)
+    assert into.orphans() == []
+    assert read(spark, table).count() == 30
 
 
 def test_should_leave_row_ids_and_times_to_the_transaction(spark: SparkSession, table: Path) -> None:

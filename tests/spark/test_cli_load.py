@@ -56,6 +56,24 @@ class Place:
         return self.load("--format", "json", "--schema", "id BIGINT", *args)
 
 
+def test_should_list_the_files_that_no_commit_names(place: Place) -> None:
+    fill(place.queue, [b'{"id": 1}'])
+    assert place.load_json("--writer", "arrow").code == 0
+    clean = place.run("status", "--store", place.queue, "--orphans")
+    assert "no orphans: every data file is in some version of its table" in clean.out
+    left = place.table / "part-00000-left-by-an-attempt.c000.snappy.parquet"
+    left.write_bytes(b"x" * 77)
+    said = place.run("status", "--store", place.queue, "--orphans")
+    assert said.code == 0
+    assert "1 file that no version refers to" in said.out
+    (row,) = (line for line in said.out.splitlines() if left.name in line)
+    assert " 77 " in row
+    told = json.loads(place.run("status", "--store", place.queue, "--orphans", "--json").out)
+    ((_, files),) = told["orphans"].items()
+    assert [(each["path"], each["size_bytes"]) for each in files] == [(left.name, 77)]
+    assert "orphans" not in json.loads(place.run("status", "--store", place.queue, "--json").out)
+
+
 @pytest.fixture
 def place(tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> Place:
     return Place(tmp_path, capfd)
@@ -66,7 +84,14 @@ def test_should_load_exactly_once_and_tell_its_progress(place: Place, spark: Spa
     ran = place.load_json("--json", "--max-batches-per-commit", 2)
     assert ran.code == 0, ran.err
     lines = [json.loads(line) for line in ran.out.splitlines()]
-    assert [(line["first"], line["last"], line["rows"]) for line in lines] == [(0, 1, 20), (2, 2, 10)]
+    *commits, total = lines
+    assert [(line["event"], line["first"], line["last"], line["rows"]) for line in commits] == [
+        ("commit", 0, 1, 20),
+        ("commit", 2, 2, 10),
+    ]
+    assert (total["event"], total["commits"], total["batches"], total["rows"]) == ("done", 2, 3, 30)
+    idle = place.load_json("--json").json()
+    assert (idle["event"], idle["commits"], idle["rows"], idle["deleted"]) == ("done", 0, 0, 0)
     again = place.load_json()
     assert (again.code, again.out) == (0, "there was nothing to load\n")
     assert_exactly_once(spark, place.table, 30)
@@ -96,7 +121,7 @@ def test_should_collect_garbage_at_its_end_and_leave_spark_alone_on_an_empty_que
     assert objects() == 1, "before its first look it was in the queue"
     trickle(10)
     said = place.load_json(*collects).out.splitlines()
-    assert said[-1].endswith("; 1 batch deleted that nobody needs")
+    assert said[-1].endswith("; 1 unreferenced batch deleted")
     assert objects() == 1
 
     def no_spark(*_args: Any, **_options: Any) -> None:
@@ -109,7 +134,7 @@ def test_should_collect_garbage_at_its_end_and_leave_spark_alone_on_an_empty_que
     trickle(20)
     assert place.load_json().code == 1, "with something to load, it is asked for"
     monkeypatch.undo()
-    assert place.load_json(*collects).out.splitlines()[-1].endswith("; 1 batch deleted that nobody needs")
+    assert place.load_json(*collects).out.splitlines()[-1].endswith("; 1 unreferenced batch deleted")
     assert_exactly_once(spark, place.table, 30)
 
 
@@ -146,6 +171,39 @@ def test_should_check_tables_and_executors_and_log_commits_as_json(place: Place)
     place.queue.joinpath("ingest/manifest").write_bytes(b"garbage")
     broken = place.run("check", *settings, "--json")
     assert broken.code == 1
+
+
+def test_should_refuse_in_a_check_another_main_table_and_no_other_spelling(place: Place, tmp_path: Path) -> None:
+    fill(place.queue, *numbered(2))
+    assert place.load_json().code == 0
+    settings = ("--store", place.queue, "--format", "json", "--schema", "id BIGINT")
+
+    def checked(table: object) -> tuple[int, str]:
+        ran = place.run("check", *settings, "--table", table, "--json")
+        found = {each["what"]: each for each in ran.json()}["main table"]
+        return ran.code, f"{found['verdict']}: {found['said']}"
+
+    (tmp_path / "link").symlink_to(place.table)
+    relative = os.path.relpath(place.table)  # Spark was started in this folder
+    for spelling in (place.table, f"{place.table}/", f"file:{place.table}", tmp_path / "link", relative):
+        code, said = checked(spelling)
+        assert (code, said.startswith("ok: ")) == (0, True), (spelling, said)
+    code, said = checked(tmp_path / "other")
+    assert (code, said.startswith("wrong: ")) == (1, True), said
+    assert "One queue feeds one app and one main table" in said
+    place.table.rename(tmp_path / "moved")
+    code, said = checked(tmp_path / "moved")
+    assert code == 0, said
+
+
+def test_should_refuse_in_a_check_a_table_that_ends_with_the_session(place: Place) -> None:
+    fill(place.queue, *numbered(1))
+    settings = ("--store", place.queue, "--format", "json", "--schema", "id BIGINT", "--table", "events_in_memory")
+    ran = place.run("check", *settings, "--json")
+    (found,) = (each for each in ran.json() if each["what"] == "table events_in_memory")
+    assert (ran.code, found["verdict"]) == (1, "wrong")
+    assert "in-memory catalog" in found["said"]
+    assert place.load("--table", "events_in_memory").code == 2, "as a loader does"
 
 
 def test_should_end_with_5_where_batches_or_rows_are_gone(place: Place) -> None:
@@ -204,7 +262,8 @@ def test_should_send_bad_records_to_the_dead_letters(place: Place, spark: SparkS
     fill(place.queue, [b'{"id": 0}', b"not json", b'{"id": 1}'])
     ran = place.load_json("--dead-letters", place.dead, "--json")
     assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["dead_letters"] == 1
+    commit, total = (json.loads(line) for line in ran.out.splitlines())
+    assert commit["dead_letters"] == total["dead_letters"] == 1
     assert spark.read.format("delta").load(str(place.dead)).count() == 1
 
 

@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import hypothesis
 import numpy as np
 import pyarrow as pa
 import pytest
+from delta.tables import DeltaTable as TableBuilder
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructField, StructType
 
 from buffer.store import open_store
 from buffer_delta.delta.files import DataFile, FileRules, write_files
 from buffer_delta.delta.stats import StatsRules
+from buffer_delta.delta.table import DeltaTarget
+from buffer_delta.delta.txn import Txn
+from buffer_delta.spark.schemas import spark_schema
+from tests.delta.random_rows import tables
 from tests.delta.wide_rows import wide_table
 
 ROWS = 12
+NAMES = ["a", "B", "snake_case", "dots.in.it", "é", "x-y", "`tick`", 'q"uote', "list", "element", "key", "value", "c"]
+"""Of columns: without what only column mapping allows."""
 
 
 @pytest.fixture
@@ -83,6 +94,84 @@ def test_should_mean_the_same_to_spark_as_its_own_files(spark: SparkSession, utc
         assert different == {}
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Rows, and how the table is laid out."""
+
+    rows: pa.Table
+    partition_by: list[str]
+    required: list[str]
+    """NOT NULL."""
+
+
+@st.composite
+def drawn_tables(draw: st.DrawFn) -> Drawn:
+    rows = draw(tables(columns_max=12, names=NAMES))
+    columns = {name: rows[name] for name in rows.column_names}
+    parts = [name for name, column in columns.items() if name.isidentifier() and _may_part(column)]
+    by = st.lists(st.sampled_from(parts), max_size=min(2, len(columns) - 1), unique=True) if parts else st.just([])
+    full = [name for name, column in columns.items() if not column.null_count and "" not in column.to_pylist()]
+    required = st.lists(st.sampled_from(full), unique=True) if full else st.just([])
+    return Drawn(rows, draw(by), draw(required))
+
+
+def _may_part(column: pa.ChunkedArray) -> bool:
+    """Without floats, which Java's releases print differently, and text that no file system takes for a name."""
+    kind = column.type
+    if pa.types.is_string(kind):
+        return all(text is None or (text.isprintable() and len(text) < 20) for text in column.to_pylist())
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))
+
+
+@hypothesis.settings(
+    max_examples=8,  # each is two commits of Spark's
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate],  # shrinking would take hours
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+@hypothesis.given(drawn=drawn_tables())
+def test_should_make_the_same_table_whoever_writes_it(
+    spark: SparkSession, utc: None, tmp_path_factory: pytest.TempPathFactory, drawn: Drawn
+) -> None:
+    """Rows, types, partitions, and every statistic in the log, of random columns and values."""
+    folder = tmp_path_factory.mktemp("both")
+    table = drawn.rows.take(list(range(drawn.rows.num_rows)))  # createDataFrame cannot read slices of lists
+    rows = spark.createDataFrame(table, spark_schema(table.schema)).coalesce(1)
+    found = {}
+    for writer in ("arrow", "spark"):
+        into = _created(spark, folder / writer, drawn, writer)
+        assert into.write(rows, Txn("app", 0, 0, 1), into.look("app")).rows == table.num_rows
+        frame = spark.read.format("delta").load(str(folder / writer))
+        assert {field.name for field in into.look("app").schema if not field.nullable} == set(drawn.required)
+        adds = {tuple(sorted(add["partitionValues"].items())): add for add in spark_adds(folder / writer)}
+        found[writer] = frame.schema, repr(sorted(map(repr, frame.toArrow().to_pylist()))), adds
+    (schema, values, adds), (their_schema, their_values, their_adds) = found["arrow"], found["spark"]
+    assert schema == their_schema
+    assert values == their_values
+    assert adds.keys() == their_adds.keys(), "a file for each partition"
+    for part, add in adds.items():
+        _compare(table.schema, add, their_adds[part])
+
+
+def _created(spark: SparkSession, path: Path, drawn: Drawn, writer: Any) -> DeltaTarget:
+    fields = spark_schema(drawn.rows.schema).fields
+    columns = StructType([StructField(f.name, f.dataType, f.name not in drawn.required) for f in fields])
+    made = TableBuilder.create(spark).location(str(path)).addColumns(columns)
+    made = made.partitionedBy(*drawn.partition_by) if drawn.partition_by else made
+    made.property("delta.dataSkippingNumIndexedCols", "-1").execute()
+    return DeltaTarget(spark, str(path), writer=writer)
+
+
+def _compare(schema: pa.Schema, add: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert add.keys() - {"tags"} == theirs.keys() - {"tags"}, (add, theirs)
+    stats, their_stats = (json.loads(each["stats"], parse_float=str) for each in (add, theirs))
+    assert stats.keys() == their_stats.keys()
+    assert stats["numRecords"] == their_stats["numRecords"]
+    for kind in stats.keys() & {"minValues", "maxValues", "nullCount"}:  # without bounds there are none of them
+        assert stats[kind].keys() == their_stats[kind].keys()
+        for name, bound in stats[kind].items():
+            assert alike(schema.field(name).type, bound, their_stats[kind][name]), (kind, name)
+
+
 def test_should_be_in_the_folders_that_spark_would_make(spark: SparkSession, utc: None, tmp_path: Path) -> None:
     spark.sql(
         f"""create table delta.`{tmp_path}/theirs` (id int, s string, d date, t timestamp, n timestamp_ntz,
@@ -113,8 +202,8 @@ def test_should_be_in_the_folders_that_spark_would_make(spark: SparkSession, utc
         add = theirs[json.loads(file.stats)["minValues"]["id"]]
         assert file.partition_values == add["partitionValues"]
         # Spark names the folder of a timestamp by its session's zone and without trailing zeros.
-        levels = [part for part in file.path.split("/")[:-1] if not part.startswith("t=")]
-        assert levels == [part for part in add["path"].split("/")[:-1] if not part.startswith("t=")]
+        levels = [unquote(unquote(part)) for part in file.path.split("/")[:-1] if not part.startswith("t=")]
+        assert levels == [unquote(unquote(part)) for part in add["path"].split("/")[:-1] if not part.startswith("t=")]
         assert (ours / unquote(file.path)).exists()
     commit(ours, rules, frame.schema.json(), written)
     read = spark.read.format("delta").load(str(ours))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -133,8 +133,18 @@ def test_should_list_show_and_redrive_on_the_command_line(
         + "\n".join(f"{k} = {json.dumps(str(v))}" for k, v in [("store", place.queue), ("table", place.table)])
         + f"\ndead_letters = {json.dumps(str(place.dead))}\n"
     )
+    told: list[tuple[str, int | None] | int] = []
+
+    @contextmanager
+    def counting(label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        told.append((label, total))
+        yield told.append
+
+    monkeypatch.setattr("buffer_delta.cli.dead_letters.counting", counting)
+    monkeypatch.setattr("buffer_delta.cli.dead_letters.is_terminal", lambda _stream: True)
     ran = run("redrive", "--config", config)
     assert (ran.code, ran.out) == (0, "3 letters went back in 2 batches\n"), ran.err
+    assert told == [("sending letters back", 3), 2, 1], "a bar on a terminal, one step for each batch"
     assert run("dead-letters", "redrive", "--config", config).out == "there was nothing to send back\n"
     (reason,) = run("dead-letters", "list", *table, "--json").json()["reasons"]
     assert reason["sent_back"] == 3

@@ -18,6 +18,7 @@ from buffer_delta.config import LoaderConfig
 from buffer_delta.delta.txn import Txn
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.progress import Progress
+from tests.nets import HANGS_S
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -114,13 +115,13 @@ def test_should_load_until_stopped(spark: SparkSession, queue: Path, table: Path
     loader._on_progress = lambda _progress: first.set()
     thread = threading.Thread(target=loader.run)
     thread.start()
-    assert first.wait(60)
+    assert first.wait(HANGS_S)
     produce(queue, numbered(1, start=10))
     while loader.last_progress is None or loader.last_progress.last < 1:
         thread.join(0.05)
         assert thread.is_alive()
     loader.stop()
-    thread.join(30)
+    thread.join(HANGS_S)
     assert not thread.is_alive()
     assert_exactly_once(spark, table, 20)
 
@@ -207,7 +208,7 @@ def test_should_show_itself_in_notebooks(spark: SparkSession, queue: Path, table
     loader = Loader(spark, config(queue, table))
     assert "not opened" in repr(loader)
     loader.run_once()
-    assert "batches 0..0" in loader._repr_html_()
+    assert "batch 0: 10 rows" in loader._repr_html_()
     assert loader.last_progress is not None
     assert "<table>" in loader.last_progress._repr_html_()
     loader.close()

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from buffer.config import ConsumerConfig, LeaseConfig
+from buffer.errors import QueueBound
 from buffer.leases import LeaseQueue
 from buffer.manifest import Manifest
 from buffer.store.open import open_store
@@ -52,3 +53,40 @@ def test_should_load_what_workers_have_parked_with_its_story(spark: SparkSession
     }
     assert {letter["reason"] for _, letter in told if letter["kind"] == "entries"} == {"no such customer"}
     assert Loader(spark, config).run(available_now=True) is None, "once"
+
+
+def test_should_load_a_redriven_dead_letter_queue_and_the_queue_that_workers_left(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = tmp_path / "queue"
+    produce(store, [[b"%d" % number] for number in range(5)])
+    leases = LeaseConfig(visibility_timeout_ms=60_000, max_delivery_attempts=1, dlq_strategy="skip", dlq=DEAD)
+    config = LoaderConfig(store=str(store), table=str(tmp_path / "table"), format="raw", gc_enabled=False)
+    letters = config.replace(manifest_path=DEAD, data_path_prefix="dead", table=str(tmp_path / "letters"))
+    with LeaseQueue.open(ConsumerConfig(store=str(store), gc_enabled=False), leases) as queue:
+        assert queue.park(0)
+        assert queue.redrive() == 1  # as sequence 5 of the queue; the dead-letter queue has leases from now on
+        assert queue.park(1)
+        held = {batch.sequence: batch for batch in queue.consume(2)}
+        queue.ack(held[2])
+        before = [(store / "ingest" / name).read_bytes() for name in ("manifest", "manifest.ledger")]
+        with pytest.raises(QueueBound, match="batches 3 are leased: stop the workers"):
+            Loader(spark, config).run(available_now=True)
+        assert [(store / "ingest" / name).read_bytes() for name in ("manifest", "manifest.ledger")] == before
+        queue.nack(held[3])
+        progress = Loader(spark, letters).run(available_now=True)
+        assert progress is not None
+        assert values(spark, letters) == [b"1"]
+        with pytest.raises(QueueBound, match="feeds the app"):
+            queue.redrive()
+        progress = Loader(spark, config).run(available_now=True)
+        assert progress is not None
+        assert values(spark, config) == [b"3", b"4", b"0"], "what workers have finished is in no table"
+        with pytest.raises(QueueBound, match="feeds the app"):
+            queue.consume()
+    assert Loader(spark, config).run(available_now=True) is None, "once"
+
+
+def values(spark: SparkSession, config: LoaderConfig) -> list[bytes]:
+    rows = spark.read.format("delta").load(config.table).orderBy("_sequence", "_index").collect()
+    return [bytes(row["value"]) for row in rows]

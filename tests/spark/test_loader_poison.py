@@ -10,14 +10,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from buffer.clock import SystemClock
+from buffer.codec.batch import decode_batch
 from buffer.queue import QueueProducer
 from buffer.store.open import open_store
 from buffer_delta.config import LoaderConfig
+from buffer_delta.decode import failures
 from buffer_delta.errors import Blocked, RouteChanged
+from buffer_delta.load import refusals
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.progress import Progress
-from tests.spark.hostile import Hostile, named, with_number
+from tests.spark.hostile import Hostile, named, with_length, with_number
 from tests.spark.queues import ids, produce
 
 pytestmark = pytest.mark.spark
@@ -97,6 +100,34 @@ def test_should_divert_what_a_table_forbids_at_the_first_attempt(
 
 
 @pytest.mark.usefixtures("ruled")
+@pytest.mark.parametrize("dead_letters", [True, False])
+def test_should_set_a_batch_aside_whole_of_which_very_many_entries_break_a_rule(
+    spark: SparkSession,
+    tmp_path: Path,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    dead_letters: bool,
+) -> None:
+    """The driver holds no list of them."""
+    monkeypatch.setattr(failures, "ENTRIES_PER_BATCH_MAX", 3)
+    monkeypatch.setattr(refusals, "ENTRIES_PER_BATCH_MAX", 3)
+    good = {"id": 20, "kind": "a", "s": {"a": 1}}
+    produce(tmp_path / "queue", [lines(good, {"id": 1000, "kind": "a", "s": {"a": 1}}), outlaws()])
+    whole = "7 of its entries cannot be loaded, too many to set aside one by one; the first: null in the column id"
+    if not dead_letters:
+        with pytest.raises(Blocked, match=f"batch 1: {whole}") as caught:
+            load(spark, settings, merge_schema=True, dead_letters=None)
+        assert (caught.value.batches, caught.value.entries) == ((1,), ((0, 1),))
+        return
+    load(spark, settings, merge_schema=True)
+    assert ids(spark, tmp_path / "table") == [20]
+    found = letters(spark, tmp_path)
+    assert sorted(found) == [(0, 1), (1, -1)]
+    assert found[1, -1][0].startswith(whole)
+    assert decode_batch(found[1, -1][1]) == outlaws()
+
+
+@pytest.mark.usefixtures("ruled")
 def test_should_block_and_name_what_a_table_forbids_where_there_are_no_dead_letters(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -149,18 +180,41 @@ def test_should_isolate_entries_that_break_the_parser(
 
 
 @pytest.mark.parametrize(
-    ("transform", "bad", "reason"), [(with_number, b"x7", "CAST_INVALID_INPUT"), (named, b"7", "KeyError: '7'")]
+    ("transform", "bad", "reason"),
+    [
+        (with_number, b"Connection refused", "CAST_INVALID_INPUT"),
+        (with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"),
+        (named, b"buffer.errors.StorageError: no answer", "KeyError: 'buffer.errors.StorageError: no answer'"),
+    ],
 )
 def test_should_isolate_entries_that_break_the_transform(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], transform: Any, bad: bytes, reason: str
 ) -> None:
-    """It runs while the table is written: no look at the entries finds them."""
+    """It runs while the table is written: no look at the entries finds them. Errors quote what a record says."""
     produce(tmp_path / "queue", [[b"1", b"2"], [b"3", bad, b"4"]])
     load(spark, settings, format="text", transform=transform)
     assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 4
     ((key, (error, data)),) = letters(spark, tmp_path).items()
     assert (key, data) == ((1, 1), bad)
     assert reason in error
+
+
+@pytest.mark.parametrize("writer", ["spark", "arrow"])
+def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
+) -> None:
+    """The session has 1 GiB, in which a value is several times at once."""
+    large = 300 << 20
+    produce(tmp_path / "queue", [[b"1", b"x" * large, b"2"]], compression="zstd", max_batch_bytes=1 << 29)
+    transform = with_length if writer == "spark" else None
+    load(spark, settings, format="text", transform=transform, writer=writer, max_batch_bytes=1 << 30)
+    found = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted(row.value for row in found) == ["1", "2"]
+    ((key, (error, data)),) = letters(spark, tmp_path).items()
+    assert (key, len(data)) == ((0, 1), 16 << 20)
+    assert error.startswith(f"it has {large:,} bytes, and max_entry_bytes is 67,108,864; here are its first 16,777,216")
+    (kept,) = (tmp_path / "queue/ingest/dead_letters").iterdir()
+    assert [len(entry) for entry in decode_batch(kept.read_bytes())] == [1, large, 1]
 
 
 def test_should_name_an_entry_that_only_the_table_refuses(
@@ -211,3 +265,46 @@ def test_should_get_past_columns_that_are_one_for_spark_and_locations_that_no_st
     assert set(kept) | lost == set(range(1, 10))
     assert not set(kept) & lost
     assert (2, -1) in dead, "the location"
+
+
+@pytest.mark.parametrize("writer", ["spark", "arrow"])
+def test_should_load_columns_whose_names_have_a_meaning_in_sql(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
+) -> None:
+    records = [{"a`b": 1}, {"a.b": 2, "`": 3}, {"a`b": 4, "k.d`": "there"}, {"s": {"x`": 5, "y.z": 6}}]
+    produce(tmp_path / "queue", [lines(*records)])
+    load(
+        spark,
+        settings,
+        format={"type": "json"},
+        writer=writer,
+        route_by="k.d`",
+        routes={"there": str(tmp_path / "there")},
+    )
+    rows = [row.asDict(recursive=True) for row in spark.read.format("delta").load(str(tmp_path / "table")).collect()]
+    found = {row["_index"]: {name: row[name] for name in ("a`b", "a.b", "`", "s")} for row in rows}
+    nested = {"x`": 5, "y.z": 6}
+    assert found == {
+        0: {"a`b": 1, "a.b": None, "`": None, "s": None},
+        1: {"a`b": None, "a.b": 2, "`": 3, "s": None},
+        3: {"a`b": None, "a.b": None, "`": None, "s": nested},
+    }
+    assert [row["a`b"] for row in spark.read.format("delta").load(str(tmp_path / "there")).collect()] == [4]
+
+
+def test_should_set_aside_a_time_that_no_partition_holds(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Before the year 1 Spark itself writes another year into the log: what is read is not what was written."""
+    times = ["0000-01-01T00:00:00+23:59", "0001-01-05T00:00:00Z", "9999-12-31T23:59:59.999999Z", "0000-06-01T00:00:00Z"]
+    produce(tmp_path / "queue", [lines(*({"id": n, "at": time} for n, time in enumerate(times)))])
+    load(spark, settings, format={"type": "json", "schema": "id BIGINT, at TIMESTAMP"}, partition_by=["at"])
+    frame = spark.read.format("delta").load(str(tmp_path / "table")).selectExpr("id", "unix_micros(at) AS at")
+    assert sorted((row.id, row.at) for row in frame.collect()) == [
+        (1, -62135251200_000000),
+        (2, 253402300799_999999),
+    ]
+    assert {place: error for place, (error, _) in letters(spark, tmp_path).items()} == {
+        (0, n): "the value for the partition column at is before the year 1, and Spark would write another year"
+        for n in (0, 3)
+    }

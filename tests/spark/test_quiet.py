@@ -30,7 +30,7 @@ def test_should_tell_of_a_corrupt_batch_in_one_line(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert ran.returncode == 0, ran.stderr
-    usual = ("WARNING: Using incubator modules", "starting Spark", "Spark runs")
+    usual = ("WARNING: Using incubator modules", "starting Spark", "Spark is up", "hint: ")
     said = [line for line in ran.stderr.splitlines() if not line.startswith(usual)]
     assert len(said) == 1, "\n".join(said)
     assert said[0].startswith("warning: setting aside (see `buffer-delta dead-letters list`): batch 1: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pyspark.sql import SparkSession
 from buffer_delta.errors import JavaMissing, SparkUnusable
 from buffer_delta.spark import jars, session
 from buffer_delta.spark.session import check_delta, check_java, java_major, spark_session
+from tests.nets import HANGS_S
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:
@@ -111,6 +113,14 @@ def test_should_use_jars_of_an_earlier_start_only_if_all_are_whole(tmp_path: Pat
     assert jars.known_jars(tmp_path, packages) is None
 
 
+def test_should_fetch_jars_in_one_process_at_a_time(tmp_path: Path) -> None:
+    lock = tmp_path / "buffer-delta" / "fetching"
+    with jars.fetching(tmp_path), lock.open() as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock.open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_should_keep_what_spark_ships_off_the_class_path(tmp_path: Path) -> None:
     """Two versions of one library are a matter of luck, also where a package brings one in spite of the excludes."""
     shipped = next((Path(pyspark.__file__).parent / "jars").glob("netty-buffer-4*.jar")).name
@@ -198,5 +208,5 @@ except SparkUnusable as error:
     print("REFUSED", error.found, "--packages io.delta:delta-spark_" in str(error))
 spark.stop()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANGS_S, check=False)
     assert "REFUSED no Delta Lake True" in done.stdout, done.stderr[-2000:]

@@ -12,16 +12,22 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 import pyspark_buffer
-from buffer.config import ConsumerConfig
+from buffer.clock import SystemClock
+from buffer.config import ConsumerConfig, GcConfig
 from buffer.consume.consumer import Consumer
+from buffer.gc.collector import Collector
 from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
+from buffer.testing.clock import ManualClock
+from buffer_delta.config import LoaderConfig
+from buffer_delta.load.loader import Loader
 from buffer_delta.spark.source import BufferDataSource, register
+from tests.fault_proxy import FaultProxy, Request
 from tests.servers import S3Server
-from tests.spark.queues import numbered, produce
+from tests.spark.queues import assert_exactly_once, numbered, produce
 
 
-def read(spark: SparkSession, store: Path, **options: Any) -> DataFrame:
+def read(spark: SparkSession, store: Path | str, **options: Any) -> DataFrame:
     return spark.read.format("buffer").options(**options).load(str(store))
 
 
@@ -104,14 +110,23 @@ def test_should_treat_bad_entries_as_the_mode_says(spark: SparkSession, store: P
 
 
 def test_should_show_one_row_for_each_batch_without_fetching_any(spark: SparkSession, store: Path) -> None:
-    produce(store, [[b"a", b"b"], [b"c"]])
+    produce(store, [[b"a", b"b"], [b"c"], [b"d", b"e", b"f"]])
     manifest = read_manifest(open_store(str(store)), "ingest/manifest")
     locations = [entry.location for entry in manifest]
     (store / locations[1]).write_bytes(b"not a batch")
     (store / locations[0]).unlink()
-    frame = read(spark, store, view="batches")
+    size = (store / locations[2]).stat().st_size
+    with (store / locations[2]).open("r+b") as file:
+        file.write(b"damaged")
+    frame = read(spark, store, view="batches", count_entries="true")
     rows = frame.orderBy("sequence").collect()
-    assert [(row.sequence, row.location, row.bytes) for row in rows] == [(0, locations[0], None), (1, locations[1], 11)]
+    assert [(row.sequence, row.location, row.bytes) for row in rows] == [
+        *((0, locations[0], None), (1, locations[1], 11), (2, locations[2], size))
+    ]
+    assert [row.entries for row in rows] == [None, None, 3]  # the footer alone tells: the rest may be damaged
+    without = read(spark, store, view="batches").where("sequence = 2").first()
+    assert without is not None
+    assert without.entries is None
     assert rows[0].first_ingested_at == rows[0].last_ingested_at == rows[0].metadata[0].ingested_at
     assert [(call.start_index, bytes(call.payload)) for call in rows[1].metadata] == [(0, b"made by a test")]
     assert frame.select("sequence").where("sequence = 1").count() == 1
@@ -137,11 +152,46 @@ def test_should_tell_an_empty_queue_from_none(spark: SparkSession, store: Path) 
     assert read(spark, store, view="batches").collect() == []
 
 
+def test_should_write_nothing_and_disturb_no_loader(spark: SparkSession, s3_server: S3Server, tmp_path: Path) -> None:
+    address = s3_server.new_address()
+    produce(address.url, numbered(4), store_options=address.options)
+    loads = LoaderConfig(
+        store=address.url,
+        store_options=address.options,
+        table=str(tmp_path / "table"),
+        format={"type": "json", "schema": "id BIGINT"},
+        max_batches_per_commit=1,
+        gc_enabled=False,
+    )
+    opened, requests = address.open(), list[Request]()
+    with Loader(spark, loads) as loader, FaultProxy(s3_server.endpoint, watch=requests.append) as proxy:
+        assert loader.run_once() is not None
+        before = {info.location: info.version for info in opened.list("")}
+        given = {f"store.{key}": value for key, value in address.options.items() if isinstance(value, str)}
+        given |= {"store.endpoint": proxy.endpoint, "store.client_options.allow_http": "true"}
+        assert read(spark, address.url, **given).count() == 30
+        batches = read(spark, address.url, **given, view="batches", count_entries="true")
+        assert batches.selectExpr("sum(entries) AS n").collect()[0].n == 30
+        assert read(spark, address.url, **given, view="dead_letters").count() == 0
+        assert len(requests) > 6
+        assert {request.method for request in requests} == {"GET"}
+        assert {info.location: info.version for info in opened.list("")} == before
+        while loader.run_once() is not None:
+            continue
+    assert_exactly_once(spark, tmp_path / "table", 40)
+    assert read_manifest(opened, "ingest/manifest").epoch == 1
+
+
 def test_should_say_what_happened_to_a_batch_that_was_collected_under_it(spark: SparkSession, store: Path) -> None:
     produce(store, [[b"x"], [b"y"]])
     frame = read(spark, store)
-    location = read_manifest(open_store(str(store)), "ingest/manifest").read(1).location  # type: ignore[union-attr]
-    (store / location).unlink()
+    assert len(frame.collect()) == 2
+    later = ManualClock(SystemClock().now_ms() + 24 * 3600 * 1000)
+    collector = Collector(GcConfig(store=str(store)), clock=later)
+    with Consumer.new(ConsumerConfig(store=str(store), gc_enabled=False), 0):
+        collector.collect_once()
+        produce(store, [[b"z"]])
+        assert len(collector.collect_once().deleted) == 1
     with pytest.raises(PythonException, match="It was in the queue when this read was planned"):
         frame.collect()
 

@@ -2,117 +2,109 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import threading
+from collections import Counter
 from pathlib import Path
 
 import psutil
-import pyspark
 import pytest
 
-import buffer_delta
 from buffer.consume.fetch import FetchHandle
 from buffer.inspect.status import read_manifest
-from buffer.store.open import open_store
+from tests.fault_proxy import FaultProxy, Request
+from tests.servers import S3Server
+from tests.spark.cluster import Cluster, run_job
 from tests.spark.queues import numbered, produce
 
 pytestmark = pytest.mark.spark
 
-HERE = Path(__file__).parent
-SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-POLL_S = 0.05
+JOB = Path(__file__).parent / "source_cluster_job.py"
 BATCHES = 24
+SLOW, FATAL = 0, 5
+"""Batches of the first task and of the second: reading one of them takes until a twin reads it too, reading the
+other is the end of an executor."""
 
 
-def environment(host: str) -> dict[str, str]:
-    source = str(Path(buffer_delta.__file__).parent.parent)
-    return {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]),
-        "SPARK_LOCAL_IP": host,
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
+class Disturbance:
+    """Looks at the requests of the executors. Kills one of them in the middle of its read, and one of its write.
+
+    In each of the two a request of another task waits until the same comes from a second executor, its speculative
+    twin: no task can end before.
+    """
+
+    def __init__(self, cluster: Cluster, slow: str, fatal: str) -> None:
+        self._cluster = cluster
+        self._slow, self._fatal = slow, fatal
+        self._lock = threading.Lock()
+        self._twin_reads, self._twin_writes = threading.Event(), threading.Event()
+        self._readers: set[int] = set()
+        self._uploads: Counter[int] = Counter()
+        self._slow_upload: tuple[int, bytes] | None = None
+        self.killed: list[str] = []
+        self.twins: list[str] = []
+
+    def __call__(self, request: Request) -> None:
+        is_read = request.method == "GET" and request.path.endswith((self._slow, self._fatal))
+        is_upload = request.method == "PUT" and request.path.endswith(".batch")
+        executor = self._cluster.executor_at(request.port) if is_read or is_upload else None
+        if executor is None:
+            return
+        if is_upload:
+            self._upload(executor, request.body)
+        elif request.path.endswith(self._slow):
+            self._read_slowly(executor)
+        elif "read" not in self.killed:
+            self._kill("read", executor)
+
+    def _read_slowly(self, executor: psutil.Process) -> None:
+        with self._lock:
+            self._readers.add(executor.pid)
+            if len(self._readers) == 2:
+                self.twins.append("read")
+                self._twin_reads.set()
+        self._twin_reads.wait()
+
+    def _upload(self, executor: psutil.Process, body: bytes) -> None:
+        with self._lock:
+            self._uploads[executor.pid] += 1
+            if self._slow_upload is None:
+                self._slow_upload = (executor.pid, body)
+            is_slow = self._slow_upload == (executor.pid, body)
+            if body == self._slow_upload[1] and not is_slow and "write" not in self.twins:
+                self.twins.append("write")
+                self._twin_writes.set()
+            dies = "write" not in self.killed and not is_slow and self._uploads[executor.pid] == 2
+        if dies:
+            self._kill("write", executor)
+        if is_slow:
+            self._twin_writes.wait()
+
+    def _kill(self, doing: str, executor: psutil.Process) -> None:
+        self.killed.append(doing)
+        executor.kill()
 
 
-@contextmanager
-def running(log: Path, *command: str, host: str = "127.0.0.1") -> Iterator[subprocess.Popen[bytes]]:
-    """A process and all that it starts, ended with the block."""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment(host), cwd=log.parent, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        family = [process.pid]
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        for pid in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait(timeout=60)
-
-
-def wait_for(what: str, log: Path, process: subprocess.Popen[bytes]) -> None:
-    while what not in log.read_text(errors="replace"):
-        assert process.poll() is None, log.read_text(errors="replace")[-3000:]
-        time.sleep(POLL_S)
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[tuple[str, list[int]]]:
-    """The address of a master, and the pids of its two workers."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    address = f"spark://127.0.0.1:{port}"
-    package = "org.apache.spark.deploy"
-    with contextlib.ExitStack() as stack:
-        log = folder / "master.log"
-        where = ("--webui-port", "0", "--host")
-        command = (str(SPARK_CLASS), f"{package}.master.Master", "--port", str(port), *where, "127.0.0.1")
-        wait_for("New state: ALIVE", log, stack.enter_context(running(log, *command)))
-        workers = []
-        for number, host in enumerate(("127.0.0.1", "127.0.0.2")):  # a speculative twin never runs on the same host
-            log = folder / f"worker-{number}.log"
-            size = ("--cores", "1", "--memory", "600m", "--work-dir", str(folder / f"work-{number}"))
-            command = (str(SPARK_CLASS), f"{package}.worker.Worker", *size, *where, host, address)
-            worker = stack.enter_context(running(log, *command, host=host))
-            wait_for("Successfully registered with master", log, worker)
-            workers.append(worker.pid)
-        yield address, workers
-
-
-def test_should_write_each_row_once_when_executors_are_killed(tmp_path: Path) -> None:
-    produced = produce(tmp_path / "source", numbered(BATCHES))
-    signs = tmp_path / "signs"
-    signs.mkdir()
-    with cluster(tmp_path) as (address, workers):
+def test_should_read_and_write_each_row_once_when_executors_are_killed(
+    cluster: Cluster, s3_server: S3Server, tmp_path: Path
+) -> None:
+    source, target = s3_server.new_address(), s3_server.new_address()
+    produced = produce(source.url, numbered(BATCHES), store_options=source.options)
+    batches = list(read_manifest(source.open(), "ingest/manifest"))
+    disturbed = Disturbance(cluster, batches[SLOW].location, batches[FATAL].location)
+    with FaultProxy(s3_server.endpoint, watch=disturbed) as proxy:
+        options = {f"store.{key}": value for key, value in source.options.items() if isinstance(value, str)}
+        options |= {"store.endpoint": proxy.endpoint, "store.client_options.allow_http": "true"}
+        command = {"master": cluster.address, "source": source.url, "target": target.url, "options": options}
         log = tmp_path / "job.log"
-        job = (sys.executable, str(HERE / "source_cluster_job.py"), address)
-        paths = (str(tmp_path / "source"), str(tmp_path / "target"), str(signs))
-        with running(log, *job, *paths) as process:
-            while not (seen := [path for path in signs.glob("1-*") if not path.suffix]):
-                assert process.poll() is None, log.read_text()[-5000:]
-                time.sleep(POLL_S)
-            victim = psutil.Process(int(seen[0].read_text()))
-            assert {parent.pid for parent in victim.parents()} & set(workers), "an executor of ours"
-            victim.kill()
-            (signs / "go").touch()
-            process.wait(timeout=600)
-            assert process.returncode == 0, log.read_text()[-5000:]
-    attempts = [path.name for path in signs.iterdir()]
-    assert len([name for name in attempts if name.startswith("1-")]) >= 2, "the killed one was repeated"
-    assert len([name for name in attempts if name.startswith("0-")]) >= 2
-    store = open_store(str(tmp_path / "target"))
-    handle = FetchHandle(store)
-    entries = [entry for batch in read_manifest(store, "ingest/manifest") for entry in handle.fetch(batch).entries]
+        run_job(log, str(JOB), json.dumps(command))
+    assert disturbed.killed == ["read", "write"]
+    assert sorted(disturbed.twins) == ["read", "write"]
+    (said,) = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('{"read"')]
+    assert sorted(said["read"]) == list(range(produced))
+    store = target.open()
+    handle, named = FetchHandle(store), list(read_manifest(store, "ingest/manifest"))
+    entries = [entry for batch in named for entry in handle.fetch(batch).entries]
     assert entries == [b'{"id":%d}' % number for number in range(produced)]
+    stored = [info.location for info in store.list("ingest") if info.location.endswith(".batch")]
+    assert len(stored) > len(named), "what the killed one and a twin had uploaded is in no entry"

@@ -353,7 +353,7 @@ def test_should_only_read_for_a_batch_read(store: Tapped, monkeypatch: pytest.Mo
         store.calls.clear()
         found = [batch for partition in reader.partitions() for batch in reader.read(partition)]
         assert sum(batch.num_rows for batch in found) == rows
-        assert {call for call, _ in store.calls} <= {"get", "get_bounded", "list"}
+        assert {call for call, _ in store.calls} <= {"get", "get_bounded", "get_range", "list"}
         assert [location for call, location in store.calls if location == PATH] == [PATH]
     assert queue(store) == (1, 3, 1)
 

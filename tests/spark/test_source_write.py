@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StructField, StructType, VariantType
 
-from buffer.clock import SystemClock
+from buffer.clients import ClientLedger
+from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig, ProducerConfig
 from buffer.consume.consumer import Consumer
 from buffer.consume.fetch import FetchHandle
@@ -19,12 +24,14 @@ from buffer.errors import IdempotencyConflict, InvalidInput
 from buffer.inspect.status import read_manifest
 from buffer.model import Metadata
 from buffer.produce.adopt import append_uploads
-from buffer.store.base import Store
+from buffer.store.base import Outcome, Store, Unknown, Version, Won
 from buffer.store.open import open_store
+from buffer.testing.clock import ManualClock
+from buffer_delta.formats import avro_schema
 from buffer_delta.formats.registry import resolve_format
 from buffer_delta.spark.source.encode import encoder_for
 from buffer_delta.spark.source.options import read_options, write_options
-from buffer_delta.spark.source.produce import upload_rows
+from buffer_delta.spark.source.produce import FORGET_AFTER_S, append_once, upload_rows
 from buffer_delta.spark.source.writers import StreamWriter, Uploaded
 from tests.consume.consumer_support import manifest_of
 from tests.spark.queues import STARVED, produce
@@ -53,7 +60,7 @@ def test_should_cut_where_the_metadata_changes() -> None:
     ]
 
 
-@pytest.mark.parametrize("form", ["json", "arrow"])
+@pytest.mark.parametrize("form", ["json", "avro", "arrow"])
 def test_should_write_what_the_formats_read_back(form: str) -> None:
     at = datetime.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.UTC)
     schema = pa.schema(
@@ -85,7 +92,8 @@ def test_should_write_what_the_formats_read_back(form: str) -> None:
     ]
     batch = pa.RecordBatch.from_pylist(values, schema)
     ((entries, _),) = encoder_for(form, schema).parts(batch)
-    parsed = resolve_format({"type": form, "schema": schema}).parse(entries)
+    given = {"avro_schema": avro_schema(schema)} if form == "avro" else {}
+    parsed = resolve_format({"type": form, "schema": schema, **given}).parse(entries)
     assert parsed.bad == []
     assert parsed.rows.select(schema.names).to_pylist() == batch.to_pylist()
 
@@ -99,11 +107,26 @@ def test_should_write_what_the_formats_read_back(form: str) -> None:
         ("raw", rows(value=pa.array([b"x", None])), "'value' has 1 nulls"),
         ("json", rows(metadata=pa.array([b"x"])), "needs a column besides 'metadata'"),
         ("json", rows(span=pa.array([1], pa.duration("us"))), r"'span' has the type duration\[us\]"),
+        (
+            "json",
+            rows(at=pa.array([2**60], pa.timestamp("us", "UTC"))),
+            "'at' has a date or time that cannot be written",
+        ),
+        ("json", rows(day=pa.array([2**30], pa.date32())), "'day' has a date or time that cannot be written"),
+        ("avro", rows(span=pa.array([1], pa.duration("us"))), r"'span' has the type duration\[us\]"),
+        ("avro", rows(**{"a-b": pa.array([1])}), "'a-b' cannot be a field of Avro"),
     ],
 )
 def test_should_name_what_cannot_be_written(form: str, batch: pa.RecordBatch, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         list(encoder_for(form, batch.schema).parts(batch))
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "arrow"])
+def test_should_not_write_a_variant_as_the_bytes_it_is_made_of(form: str) -> None:
+    schema = to_arrow_schema(StructType([StructField("id", LongType()), StructField("v", VariantType())]))
+    with pytest.raises(InvalidInput, match=r"'v' is a VARIANT, which no format holds: select to_json\(v\)"):
+        encoder_for(form, schema)
 
 
 # Uploads
@@ -179,15 +202,21 @@ def test_should_append_all_tasks_in_one_write_in_their_order(spark: SparkSession
     assert len(read_manifest(open_store(str(store)), "ingest/manifest")) == 4
 
 
-def test_should_read_back_what_was_written_as_json(spark: SparkSession, store: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"format": "json"}, {"format": "avro", "framing": "soe"}, {"format": "avro", "framing": "confluent"}],
+    ids=["json", "avro, soe", "avro, confluent"],
+)
+def test_should_read_back_what_was_written(spark: SparkSession, store: Path, options: dict[str, str]) -> None:
     frame = spark.range(100).selectExpr("id", "CAST(id AS DECIMAL(10, 2)) AS price", "array(id, id + 1) AS pair")
-    write(frame, store, format="json", compression="zstd")
-    read = spark.read.format("buffer").options(format="json", schema=SCHEMA)
-    back = read.load(str(store)).select("id", "price", "pair")
+    has_id = {"schema_id": "17"} if "confluent" in options.values() else {}
+    write(frame, store, compression="zstd", **options, **has_id)
+    text = avro_schema(frame.schema)
+    columns = {"schema": "id BIGINT, price DECIMAL(10, 2), pair ARRAY<BIGINT>"}
+    if options["format"] == "avro":
+        columns = {"avro_schema": json.dumps({"17": json.loads(text)}) if has_id else text}
+    back = spark.read.format("buffer").options(**options, **columns).load(str(store)).select("id", "price", "pair")
     assert back.exceptAll(frame).count() == frame.exceptAll(back).count() == 0
-
-
-SCHEMA = "id BIGINT, price DECIMAL(10, 2), pair ARRAY<BIGINT>"
 
 
 def test_should_append_nothing_when_a_task_fails(spark: SparkSession, store: Path) -> None:
@@ -205,6 +234,10 @@ def test_should_refuse_to_overwrite_and_name_wrong_options(spark: SparkSession, 
         write(frame, store, compresion="zstd")
     with pytest.raises(Exception, match="format='csv' is not allowed"):
         write(frame, store, format="csv")
+    with pytest.raises(Exception, match="framing='confluent' needs schema_id"):
+        write(frame, store, format="avro", framing="confluent")
+    with pytest.raises(Exception, match="no option 'framing' for a write"):
+        write(frame, store, format="json", framing="soe")
     with pytest.raises(Exception, match="takes the column 'value'"):
         write(spark.range(1), store)
 
@@ -247,6 +280,74 @@ def test_should_append_a_range_once_however_often_it_is_committed(
     stream.commit([Uploaded((), "q")], 2)
     stream.commit([uploaded(store, b"d")], 3)
     assert written(store)[-1] == (b"d", b"")
+
+
+class ReaderIsFaster:
+    """A store on which the reply to the append is lost, after a reader has taken out what it brought."""
+
+    def __init__(self, folder: Path, lost: int = 1) -> None:
+        self._store = open_store(str(folder))
+        self._folder = folder
+        self._lost = lost
+
+    def put_if_match(self, location: str, data: bytes, version: Version) -> Outcome:
+        outcome = self._store.put_if_match(location, data, version)
+        if location == "ingest/manifest" and self._lost and isinstance(outcome, Won):
+            self._lost -= 1
+            ends = read_manifest(self._store, location).next_sequence
+            Consumer.new(ConsumerConfig(store=str(self._folder), gc_enabled=False), ends - 1).close()
+            return Unknown(TimeoutError("no reply"))
+        return outcome
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def once(folder: Path, store: Any = None, clock: Clock | None = None) -> None:
+    config = ProducerConfig(store=str(folder), append_timeout_s=5)
+    uploads = list(uploaded(folder, b"a", b"b").uploads)
+    append_once(uploads, store=store or open_store(str(folder)), clock=clock or SystemClock(), config=config)
+
+
+def test_should_append_a_batch_write_once_though_the_reply_is_lost_and_a_reader_was_faster(store: Path) -> None:
+    once(store)
+    once(store, ReaderIsFaster(store))
+    once(store)
+    assert read_manifest(open_store(str(store)), "ingest/manifest").next_sequence == 3 * len(
+        uploaded(store, b"a", b"b").uploads
+    )
+
+
+def test_should_forget_the_marks_of_writes_that_are_long_over(store: Path) -> None:
+    clock = ManualClock(start_ms=SystemClock().now_ms())
+    ledger = ClientLedger(open_store(str(store)), "ingest/manifest", clock)
+
+    def marks() -> list[str]:
+        section = ledger.read()
+        return sorted(section.marks) if section is not None else []
+
+    for _ in range(3):
+        once(store, ReaderIsFaster(store), clock)
+    first = marks()
+    assert len(first) == 3
+    clock.advance(FORGET_AFTER_S - 60)
+    once(store, ReaderIsFaster(store), clock)
+    assert len(marks()) == 4
+    clock.advance(120)
+    once(store, ReaderIsFaster(store), clock)
+    assert len(marks()) == 2
+    assert not set(first) & set(marks())
+
+
+def test_should_go_without_a_mark_where_a_reader_that_knows_none_has_lost_them(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    once(store)
+    (ledger,) = store.rglob("*ledger*")
+    ledger.unlink()
+    once(store)
+    assert "goes without a mark" in caplog.text
+    assert len(written(store)) == 4
 
 
 def test_should_run_a_numbered_job_once(spark: SparkSession, store: Path) -> None:

@@ -21,6 +21,7 @@ from buffer_delta.decode.look import CanParse
 from buffer_delta.formats import JsonFormat, RawFormat, TextFormat, arrow_schema
 from buffer_delta.spark import tasks
 from buffer_delta.spark.frames import dead_rows, good_rows
+from buffer_delta.spark.jobs import payloads
 from buffer_delta.spark.schemas import spark_schema
 from tests.decode.decode_support import Batches, decoder
 
@@ -40,9 +41,9 @@ def test_should_send_each_task_its_own_group_only(batches: Batches) -> None:
     assert len(cloudpickle.dumps(shared)) < 2_000, "the same for all tasks, whatever they read"
     for count in (10, 100):
         groups = in_groups([descriptors[start::count] for start in range(count)], dict.fromkeys(range(500), "bad"))
-        sizes = [len(payload) for payload in tasks.payloads(groups)]
+        sizes = [len(payload) for payload in payloads(groups)]
         assert max(sizes) < 100 * len(descriptors) // count + 500
-        assert [pickle.loads(payload) for payload in tasks.payloads(groups)] == groups
+        assert [pickle.loads(payload) for payload in payloads(groups)] == groups
 
 
 def test_should_know_the_types_of_spark_as_spark_does() -> None:

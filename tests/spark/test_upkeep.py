@@ -16,6 +16,7 @@ from buffer_delta.delta.table import DeltaTarget
 from buffer_delta.delta.txn import Txn
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.progress import Progress
+from tests.nets import HANGS_S
 from tests.spark.queues import assert_exactly_once, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -46,15 +47,15 @@ def test_should_not_commit_again_within_the_interval_unless_a_range_is_full(
     running = threading.Thread(target=loader.run, kwargs={"handle_signals": False})
     running.start()
     try:
-        first = seen.get(timeout=250)
+        first = seen.get(timeout=HANGS_S)
         assert (first.first, first.last) == (0, 1)
         produce(tmp_path / "queue", numbered(3, start=20))  # as many as would be a commit of their own
         produce(tmp_path / "queue", numbered(2, start=50))
-        full = seen.get(timeout=250)
+        full = seen.get(timeout=HANGS_S)
         assert (full.first, full.last) == (2, 6), "one commit, as soon as the range is full"
     finally:
         loader.stop()
-        running.join(250)
+        running.join(HANGS_S)
     assert_exactly_once(spark, tmp_path / "table", 70)
 
 

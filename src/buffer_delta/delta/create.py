@@ -3,12 +3,18 @@
 What happens if the process dies …
     before version 0 is in the log   a folder `_delta_log` without a commit: no table, but Delta takes the folder for
                                      one and neither reads nor creates it. The next start cleans it up and creates again
+    after it, and somebody else      on S3 Spark's log store puts a version without a condition, so the second creation
+    creates it, too                  replaces the first: version 0 is read again, and if it is not what we hold, that is
+                                     forgotten and Overtaken raised. Looking again finds theirs. (One that comes later
+                                     is found by the first commit: `commit_file.put_commit`.)
     after it, not in the catalog     a whole table that the catalog does not know: creating it by name registers it
 
 **Cleaning up takes nothing away from anybody.** Only after Delta refused, only where the log has no version, and only
 files that no version is made of, each by its name, and folders that are empty (Delta makes `_staged_commits` before the
 first commit); then the log's folder, if it is empty. So a commit that lands in between stays. Another loader that
-creates the table at this moment may lose its temporary file: its commit fails, and its next look finds ours.
+creates the table at this moment may lose its temporary file: its commit fails, and its next look finds ours. The
+same holds for a table that was dropped with all but the local store's locks: if these are all that is in its folder,
+they are removed. They exclude nobody there, for every data file has a name of its own.
 
 What this touches besides what `log.py` lists: Hadoop's Path and FileSystem, SessionCatalog.defaultTablePath.
 """
@@ -18,7 +24,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,6 +34,8 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
+from buffer.store.local import LOCK_FOLDER
+from buffer_delta.delta.commit_file import Overtaken
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.log import DeltaLog
 
@@ -39,8 +47,8 @@ log = logging.getLogger(__name__)
 
 CREATE_ATTEMPTS_MAX = 5  # each one lost means that somebody else created or changed the table meanwhile
 
-_HALF = ("DELTA_TABLE_NOT_FOUND", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
-"""What Delta says of a folder with a `_delta_log` that has no version: by path, by name."""
+_HALF = ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION")
+"""What Delta says of a folder with a `_delta_log` that has no version, or with something else: by path, by name."""
 _LEFTOVER = re.compile(r"\..*|.*\.(crc|tmp)")
 """Temporary files and checksums. What a version is made of has other names."""
 
@@ -57,21 +65,32 @@ class TablePlan:
 
 
 def create(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
-    """Create the table, unless somebody else does: what they make is as good as ours. When it returns, there is one."""
+    """Create the table, unless somebody else does: what they make is as good as ours. When it returns, there is one.
+
+    Raises Overtaken where somebody else's has replaced ours: look again.
+    """
     for attempt in range(1, CREATE_ATTEMPTS_MAX + 1):
         is_last = attempt == CREATE_ATTEMPTS_MAX
         try:
             _execute(spark, table_log, plan, schema)
         except (PySparkException, Py4JJavaError) as error:
-            if table_log.newest() is not None:
+            if _is_there(table_log):
                 return
-            is_cleaned = not is_last and _is_half(error) and _clean_up(spark, _log_folder(spark, table_log, plan))
+            is_cleaned = not is_last and _is_half(error) and _clean_up(spark, _location(spark, table_log, plan))
             if not is_cleaned and (is_last or conflict_name(error) is None):
                 raise
         else:
-            if table_log.newest() is not None:
+            if _is_there(table_log):
                 return
     raise AssertionError("the last attempt returns or raises")
+
+
+def _is_there(table_log: DeltaLog) -> bool:
+    snapshot = table_log.newest()
+    if snapshot is not None and table_log.is_replaced(snapshot):
+        table_log.forget()
+        raise Overtaken("somebody else has created the table at the same moment, and theirs is the one that is there")
+    return snapshot is not None
 
 
 def _execute(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
@@ -123,27 +142,25 @@ def _location(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> str 
     return location
 
 
-def _log_folder(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> Any:
-    """The `_delta_log` of the table, as a Hadoop path; None where only another catalog would know."""
-    location = _location(spark, table_log, plan)
-    path = spark._jvm.org.apache.hadoop.fs.Path
-    return path(path(location), "_delta_log") if location is not None else None
-
-
-def _clean_up(spark: SparkSession, folder: Any) -> bool:
-    """Remove a log folder in which nothing was ever committed. False: it is not one, and nothing was touched."""
-    if folder is None:
+def _clean_up(spark: SparkSession, location: str | None) -> bool:
+    """Remove what a crash or a drop has left, and nothing else. False: that is not what is there, and it stays."""
+    if location is None:  # only another catalog would know
         return False
+    path_class = spark._jvm.org.apache.hadoop.fs.Path
+    folder = path_class(location)
     files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
     if is_instance_of(spark._sc._gateway, files, "org.apache.hadoop.fs.ChecksumFileSystem"):
         files = files.getRawFileSystem()  # the usual one hides checksums, and stumbles over those without a file
-    try:
-        found = list(files.listStatus(folder))
-    except Py4JJavaError as error:
-        if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
-            return False
-        raise
-    if not all(_is_leftover(files, status) for status in found):
+    is_removed = _remove(files, path_class(folder, "_delta_log"), lambda status: _is_leftover(files, status))
+    if [str(status.getPath().getName()) for status in _listed(files, folder) or ()] == [LOCK_FOLDER]:
+        is_removed |= _remove(files, path_class(folder, LOCK_FOLDER), _is_lock)
+    return is_removed
+
+
+def _remove(files: Any, folder: Any, is_ours: Callable[[Any], bool]) -> bool:
+    """Remove a folder if all in it may go. False: there is none, or it holds something else."""
+    found = _listed(files, folder)
+    if found is None or not all(is_ours(status) for status in found):
         return False
     try:
         for path in (*(status.getPath() for status in found), folder):
@@ -152,6 +169,19 @@ def _clean_up(spark: SparkSession, folder: Any) -> bool:
         log.info("%s is in use: %s", folder.toString(), error.java_exception.toString())
     log.warning("%s held no commit, only what a crash had left: creating the table again", folder.toString())
     return True
+
+
+def _listed(files: Any, folder: Any) -> list[Any] | None:
+    try:
+        return list(files.listStatus(folder))
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
+            return None
+        raise
+
+
+def _is_lock(status: Any) -> bool:
+    return bool(status.isFile()) and int(status.getLen()) == 0
 
 
 def _is_leftover(files: Any, status: Any) -> bool:

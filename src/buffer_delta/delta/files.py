@@ -57,10 +57,10 @@ def write_files(
 
     `task` is a number that names carry, for people. On an error some files may be there; commit none of them.
     """
-    writer = _Writer(rules, store, task, clock or SystemClock(), new_id)
+    writer = FileWriter(rules, store, task=task, clock=clock, new_id=new_id)
     try:
         for batch in batches:
-            writer.add(fitted(batch, rules))
+            writer.add(batch)
         return writer.close()
     finally:
         writer.stop()
@@ -125,12 +125,22 @@ class _OpenFile:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
 
-class _Writer:
-    def __init__(self, rules: FileRules, store: Store, task: int, clock: Clock, new_id: Callable[[], str]) -> None:
+class FileWriter:
+    """`write_files` for rows that come one batch at a time: `add` them, then `close`; `stop` in any case."""
+
+    def __init__(
+        self,
+        rules: FileRules,
+        store: Store,
+        *,
+        task: int = 0,
+        clock: Clock | None = None,
+        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+    ) -> None:
         self._rules = rules
         self._store = store
         self._task = task
-        self._clock = clock
+        self._clock = clock or SystemClock()
         self._new_id = new_id
         self._open: dict[Values, _OpenFile] = {}
         self._in_hand = 0
@@ -139,7 +149,7 @@ class _Writer:
         self._done: list[DataFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for values, rows in split(batch, self._rules.partition_by):
+        for values, rows in split(fitted(batch, self._rules), self._rules.partition_by):
             if not rows.num_rows:
                 continue
             file = self._open.get(values)
@@ -152,6 +162,22 @@ class _Writer:
                 self._finish(file)
             while self._in_hand > self._rules.target_file_bytes + ROW_GROUP_BYTES:
                 self._finish(max(self._open.values(), key=lambda each: each.bytes))
+
+    @property
+    def held_bytes(self) -> int:
+        """What is in memory, on its way up included."""
+        return self._in_hand + sum(size for size, _ in self._uploads)
+
+    @property
+    def held_max_bytes(self) -> int:
+        """What this may come to."""
+        return 2 * self._rules.target_file_bytes + ROW_GROUP_BYTES
+
+    def relieve(self) -> None:
+        """Write the largest file as it is, and wait until it and those before it are up."""
+        if self._open:
+            self._finish(max(self._open.values(), key=lambda each: each.bytes))
+        self._settle(0)
 
     def close(self) -> list[DataFile]:
         for file in list(self._open.values()):

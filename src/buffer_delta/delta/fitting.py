@@ -15,6 +15,8 @@ from buffer_delta.delta.file_rules import FileRules, nullable_schema
 from buffer_delta.errors import NullRefused, SchemaMismatch
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+"""How many digits the largest value has."""
 _FLOATS = (pa.float16(), pa.float32(), pa.float64())
 _SAME = {
     pa.string(): (pa.large_string(), pa.string_view()),
@@ -50,6 +52,10 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
     for kinds in (_INTEGERS, _FLOATS):
         if given in kinds and wanted in kinds:
             return kinds.index(given) <= kinds.index(wanted)
+    if given in _DIGITS and types.is_decimal(wanted):
+        return bool(wanted.precision - wanted.scale >= _DIGITS[given])
+    if given in _DIGITS and wanted == pa.float64():
+        return bool(given != pa.int64())  # which it would round beyond 2**53
     if types.is_decimal(given) and types.is_decimal(wanted):
         digits = given.precision - given.scale <= wanted.precision - wanted.scale
         return bool(digits and given.scale <= wanted.scale)

@@ -3,15 +3,22 @@
 delta-spark's public Python API has no way to ask for an app's last transaction, so this goes to the classes below.
 Everything it touches is listed here:
 
-    DeltaLog.forTable, .update, .store, .logPath, .dataPath, .newDeltaHadoopConf
-    Snapshot.version, .metadata (and its .json), .schema, .transactions
-    LogStore.read, .readAsIterator
+    DeltaLog.forTable, .invalidateCache, .update, .unsafeVolatileSnapshot, .store, .logPath, .dataPath,
+    .newDeltaHadoopConf
+    Snapshot.version, .metadata and .protocol (and their .json), .schema, .transactions
+    LogStore.read, .readAsIterator; SparkSession.setActiveSession
 
 `writers/spark.py` and `create.py` go the same way, and list their own.
 
-**One look** is `DeltaLog.update` and the few commits since the look before, each read once: position, table id,
+**One look** is the newest snapshot and the few commits since the look before, each read once: position, table id,
 columns and what took rows back all come from it. Nothing is taken from an earlier look without asking whether the log
 is still the one that was read then.
+
+**Which snapshot is the newest** `DeltaLog.update` finds out by listing the log, which takes the longer the more commits
+are in it. A log has no gaps, so the one that the JVM holds is the newest if the commit after it is not there (`_held`).
+That is believed only if the commits that we know are still the same, and not where commits may first stand elsewhere,
+in a catalog. Every `HELD_MAX` versions it is listed all the same: a snapshot names each commit since the checkpoint
+that it was listed with.
 """
 
 from __future__ import annotations
@@ -37,7 +44,11 @@ if TYPE_CHECKING:
 
 COMMITS_READ_MAX = 30  # beyond that, computing the table's state is faster
 ACTIONS_READ_MAX = 5_000  # of one commit: an OPTIMIZE of a large table has many more, and the state is cheaper
+HELD_MAX = 10  # versions: as often as Delta makes checkpoints
+_ELSEWHERE = ("catalogManaged", "catalogOwned", "coordinatedCommits")
+"""What a table has in its protocol or properties whose newest commits may not be in its log yet."""
 _INFO = '{"commitInfo"'
+_METADATA = '{"metaData"'
 _INFO_AMONG_FIRST = 8  # it is the first action, but for other writers' habits
 
 # The second is Databricks' own build.
@@ -58,6 +69,11 @@ class _Known:
     rewrite: Rewrite | None
 
 
+def session_class(spark: SparkSession) -> Any:
+    """The JVM's class of this session."""
+    return type(spark)._get_j_spark_session_class(spark._jvm)
+
+
 class Snapshot:
     """One version of a table, and the log it is from, in the JVM. Cheap to make; facts are fetched when asked for."""
 
@@ -71,9 +87,17 @@ class Snapshot:
         return str(self.java.metadata().id())
 
     @property
+    def columns(self) -> list[str]:
+        return [str(name) for name in self.java.schema().fieldNames()]
+
+    @property
     def properties(self) -> dict[str, str]:
         entries = self.java.metadata().configuration().toSeq()
         return {str(entries.apply(i)._1()): str(entries.apply(i)._2()) for i in range(entries.size())}
+
+    def facts(self) -> str:
+        """Its protocol and its metadata, as JSON."""
+        return f"{self.java.protocol().json()}{self.java.metadata().json()}"
 
     def computed_position(self, app_id: str) -> int:
         """What the state of the whole table says: exact, and three Spark jobs if nobody has asked before."""
@@ -94,25 +118,43 @@ class DeltaLog:
         self._path = path
         self._class: Any = None
         self._log: Any = None
+        # Each step of a Java name is a call: looked up once.
+        self._path_class: Any = spark._jvm.org.apache.hadoop.fs.Path
+        self._none: Any = spark._jvm.scala.Option.empty()
+        self._activate: Any = session_class(spark).setActiveSession
+        self._log_path: Any = None
+        self._conf: Any = None
         self._known: _Known | None = None
+        self._listed: int | None = None
+        """The version at which the log was listed last; None: it must be."""
         self._schema: tuple[str, StructType] | None = None
         self._rules: tuple[str, TableRules] | None = None
         self._heads: dict[int, list[str]] = {}
         """The beginnings of commits that were read during this look."""
 
+    def _begin_look(self) -> bool:
+        """Whether there is a log. Delta asks the thread for its session: queries set it, plain jobs do not."""
+        self._activate(self._spark._jsparkSession)
+        self._heads.clear()
+        self._conf = None
+        self._log = self._open()
+        self._log_path = self._log.logPath() if self._log is not None else None
+        return self._log is not None
+
     def newest(self) -> Snapshot | None:
         """The table as it is in storage now, commits of other processes included. None: there is no table."""
-        self._heads.clear()
-        self._log = self._open()
-        if self._log is None:
+        if not self._begin_look():
             return None
-        none = self._spark._jvm.scala.Option.empty()
-        snapshot = Snapshot(self._log, self._log.update(False, none, none))
-        return snapshot if snapshot.version >= 0 else None
+        snapshot = Snapshot(self._log, self._log.update(False, self._none, self._none))
+        if snapshot.version < 0:
+            self._listed = None
+            return None
+        self._listed = None if any(word in snapshot.facts() for word in _ELSEWHERE) else snapshot.version
+        return snapshot
 
     def look(self, app_id: str) -> TableState:
         """One look at the newest log, as `app_id` needs it."""
-        snapshot = self.newest()
+        snapshot = self._held(app_id) or self.newest()
         if snapshot is None:
             return NO_TABLE
         known = self._known_at(app_id, snapshot)
@@ -126,6 +168,35 @@ class DeltaLog:
             snapshot=snapshot,
         )
 
+    def _held(self, app_id: str) -> Snapshot | None:
+        """The snapshot that the JVM holds, if it is the newest one of the log that we know. None: list it."""
+        known = self._known
+        if known is None or known.mark is None or known.app_id != app_id or self._listed is None:
+            return None
+        if not self._begin_look():
+            return None
+        snapshot = Snapshot(self._log, self._log.unsafeVolatileSnapshot())
+        if not known.version <= snapshot.version < self._listed + HELD_MAX:
+            return None
+        # A log that was put back, or that of another table by that name, has other commits or lacks them.
+        if self._exists(snapshot.version + 1) or self._mark(known.version) != known.mark:
+            return None
+        is_whole = snapshot.version == known.version or self._exists(snapshot.version)
+        return snapshot if is_whole and snapshot.table_id == known.table_id else None
+
+    def _exists(self, version: int) -> bool:
+        path = self._commit_path(version)
+        return bool(path.getFileSystem(self._settings()).exists(path))
+
+    def _commit_path(self, version: int) -> Any:
+        return self._path_class(self._log_path, f"{version:020d}.json")
+
+    def _settings(self) -> Any:
+        """Hadoop's, as of this look: each asking copies all of them."""
+        if self._conf is None:
+            self._conf = self.java.newDeltaHadoopConf()
+        return self._conf
+
     def schema(self, snapshot: Snapshot) -> StructType:
         """The columns at this snapshot. Parsed again only if they are others than at the last call."""
         text = str(snapshot.java.schema().json())
@@ -138,6 +209,19 @@ class DeltaLog:
         if self._rules is None or self._rules[0] != text:
             self._rules = (text, TableRules.of_metadata(text))
         return self._rules[1]
+
+    def is_replaced(self, snapshot: Snapshot) -> bool:
+        """Whether the first version of the log is another table's than this snapshot of it, which the JVM holds: where
+        two create a table on S3 at the same moment, the second replaces what the first has put."""
+        actions = self._actions(0) if snapshot.version == 0 else None
+        found = (json.loads(action)["metaData"]["id"] for action in actions or () if action.startswith(_METADATA))
+        return next(found, snapshot.table_id) != snapshot.table_id
+
+    def forget(self) -> None:
+        """The next look reads the log anew. The JVM goes by names: it would not notice a version that was replaced."""
+        self._known = self._listed = None
+        if self._log is not None:
+            self._class.invalidateCache(self._spark._jsparkSession, self._log.dataPath())
 
     def find(self, txn: Txn, since: int, until: int) -> tuple[int, Mapping[str, Any]] | None:
         """The version of this very transaction after `since`, and its metrics; None if Delta skipped it."""
@@ -234,9 +318,9 @@ class DeltaLog:
         return found
 
     def _read(self, version: int, how: str) -> Any:
-        path = self._spark._jvm.org.apache.hadoop.fs.Path(self.java.logPath(), f"{version:020d}.json")
+        path = self._commit_path(version)
         try:
-            return getattr(self.java.store(), how)(path, self.java.newDeltaHadoopConf())
+            return getattr(self.java.store(), how)(path, self._settings())
         except Py4JJavaError as error:
             if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
                 return None

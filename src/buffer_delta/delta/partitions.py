@@ -1,11 +1,15 @@
 """Partition values: as text in Delta's log, as folders on disk, and the rows of a batch apart by them. Pure, no Spark.
 
 A data file holds rows of one partition and not the columns the table is partitioned by: their values stand in the log.
-Folders are named as Spark names them, for people and for tools that read folders; Delta itself goes by the log. The
-one difference: the folder of a timestamp is named in UTC, as the log's text is, and not in a session's time zone.
+Folders are named as Spark names them, for people and for tools that read folders; Delta itself goes by the log. There
+are two differences. The folder of a timestamp is named in UTC, as the log's text is, and not in a session's time zone.
+And letters beyond ASCII are percent-encoded in it, for the log's spelling of them is dangerous: Spark leaves them as
+they are and delta-rs encodes them, so what delta-rs removes stays in the table for Spark; and if the log had them
+encoded, Spark's VACUUM would delete files that are in use. A name without any is spelled the same by all.
 
 Delta's log cannot tell an empty string from null, so Spark writes null for it, and so do we. A NOT NULL column takes
-neither. Binary columns have no text that every reader understands: a table partitioned by one is Spark's to write.
+neither. Binary columns have no text that every reader understands: a table partitioned by one is Spark's to write. Nor
+have dates and times beyond the years 0 to 9999: a row with one is refused, else nobody could read the table any more.
 """
 
 from __future__ import annotations
@@ -13,9 +17,12 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
+
+from buffer.errors import InvalidInput
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 
@@ -23,6 +30,9 @@ Values: TypeAlias = tuple[str | None, ...]
 """Of the partition columns, in their order, as the log has them."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(0x20)}
+LEVEL_BYTES_MAX = 255  # of one folder's name, on most file systems
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _DAY_AFTER = -719_528, 2_932_897  # from 1970: the first of the year 0, and of the year 10,000
 _KEPT_IN_URI = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-!.~'()*:@&=+$,;/")
 
 
@@ -33,8 +43,13 @@ def unsupported(kind: pa.DataType) -> bool:
 
 def folder(names: Sequence[str], values: Values) -> str:
     """The folder of a partition, relative to the table's, without a slash at its end; "" for no partition columns."""
-    parts = zip(names, values, strict=True)
-    return "/".join(f"{escaped(name)}={NULL_FOLDER if value is None else escaped(value)}" for name, value in parts)
+    return "/".join(_level(name, value) for name, value in zip(names, values, strict=True))
+
+
+def _level(name: str, value: str | None) -> str:
+    level = f"{escaped(name)}={NULL_FOLDER if value is None else escaped(value)}"
+    encoded = level if level.isascii() else "".join(c if c.isascii() else quote(c) for c in level)
+    return encoded if len(encoded) <= LEVEL_BYTES_MAX else level  # as Spark does, before it cannot be written at all
 
 
 def escaped(text: str) -> str:
@@ -110,13 +125,22 @@ def _formatter(kind: pa.DataType) -> Callable[[pa.Array], str | None]:
 def _moment(value: pa.Array, kind: pa.DataType) -> str:
     if pa.types.is_date(kind):
         days = value.cast(pa.date32()).cast(pa.int32())[0].as_py()
+        _check_year(days)
         return str(np.datetime64(days, "D"))
     micros = value.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())[0].as_py()
+    _check_year(micros // _DAY_US)
     text = str(np.datetime64(micros, "us"))
     if kind.tz:
         return f"{text}Z"
     day, _, time = text.partition("T")
     return f"{day} {time.rstrip('0').rstrip('.') if '.' in time else time}"
+
+
+def _check_year(days: int) -> None:
+    if not _FIRST_DAY <= days < _DAY_AFTER:
+        raise InvalidInput(
+            f"the value for a partition column lies {days:,} days from 1970: it must be in the years 0 to 9999"
+        )
 
 
 def java_float(value: Any) -> str:

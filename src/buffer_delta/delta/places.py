@@ -1,8 +1,9 @@
-"""Where a table is, in one spelling: two names for one place are one table. Used before anything is claimed."""
+"""Where a table is, in one spelling: two names for one place are one table. And what is a path, what a name."""
 
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import unquote, urlsplit
 
 _SAME = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
@@ -32,3 +33,11 @@ def _path(rest: str) -> str:
 
 def _collapsed(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
+
+
+def path_of(name_or_path: str) -> str | None:
+    """The path, where the name is one; None for a catalog name."""
+    quoted = re.fullmatch(r"delta\.`(.+)`", name_or_path.strip(), re.IGNORECASE | re.DOTALL)
+    if quoted:
+        return quoted[1].replace("``", "`")
+    return name_or_path if "/" in name_or_path or name_or_path.startswith(".") else None

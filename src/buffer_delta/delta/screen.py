@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
 from buffer_delta.delta.columns import quoted, widened
 from buffer_delta.delta.rules import TableRules
+from buffer_delta.formats.names import same_name_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -27,6 +28,9 @@ OBJECT_NAME_BYTES_MAX = 700  # … in an object store: the whole name has 1,024
 _OBJECT_STORES = ("s3:", "s3a:", "s3n:", "gs:")
 _ESCAPED = r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 """What Hive writes as `%XX` in the name of a partition's folder."""
+_FIRST_TIME = "0001-01-03"
+"""Delta's log has a partition's time as text, by the year of its era: of a time before Christ another one is read. The
+text is in the session's time zone, hence two days more."""
 _PHYSICAL_NAME_BYTES = 40  # with column mapping the folder has a name of Delta's own
 
 
@@ -40,11 +44,11 @@ def with_missing(rows: DataFrame, names: Sequence[str], table: StructType | None
 
 def missing_columns(rows: StructType, names: Sequence[str], table: StructType | None) -> StructType:
     """Those of the names that are no columns of the rows: of the table's type, or text if that has none either."""
-    there = {field.name.lower() for field in rows.fields}
-    kinds: dict[str, DataType] = {field.name.lower(): field.dataType for field in table.fields} if table else {}
+    there = {same_name_key(field.name) for field in rows.fields}
+    kinds: dict[str, DataType] = {same_name_key(field.name): field.dataType for field in table.fields} if table else {}
     wanted: dict[str, str] = {}
     for name in names:
-        wanted.setdefault(name.lower(), name)
+        wanted.setdefault(same_name_key(name), name)
     return StructType(
         [StructField(name, kinds.get(key, StringType())) for key, name in wanted.items() if key not in there]
     )
@@ -92,7 +96,11 @@ def _check(rows: DataFrame, name: str, text: str) -> Column | None:
 
 def _no_folder(rows: DataFrame, name: str, location: str) -> list[Column]:
     column = f.col(quoted(name))
-    if rows.select(column).schema[0].dataType != StringType():
+    kind = rows.select(column).schema[0].dataType
+    if isinstance(kind, TimestampType | TimestampNTZType):
+        what = f"the value for the partition column {name} is before the year 1, and Spark would write another year"
+        return [f.when(column < f.lit(_FIRST_TIME).cast(kind), f.lit(what))]
+    if kind != StringType():
         return []
     limit = OBJECT_NAME_BYTES_MAX if location.startswith(_OBJECT_STORES) else FILE_NAME_BYTES_MAX
     room = limit - 1 - max(_PHYSICAL_NAME_BYTES, 3 * len(name.encode()))

@@ -12,7 +12,7 @@ a word (`txnVersion` not beyond the table's) is reported as skipped.
 
 from __future__ import annotations
 
-import re
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,26 +23,32 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from buffer.errors import InvalidInput
 from buffer_delta.delta.columns import mismatch, unfit
+from buffer_delta.delta.commit_file import Overtaken
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.create import TablePlan, create, scratch_folder
 from buffer_delta.delta.log import DeltaLog
 from buffer_delta.delta.orphans import Orphan, orphans
-from buffer_delta.delta.places import one_spelling
-from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
+from buffer_delta.delta.places import one_spelling, path_of
+from buffer_delta.delta.preflight import is_s3, log_store_warnings, retention_warnings
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.screen import broken_rule, missing_columns
+from buffer_delta.delta.sink import FileSink
 from buffer_delta.delta.state import NOTHING, Commit, TableState
 from buffer_delta.delta.txn import Txn
-from buffer_delta.delta.upkeep import checkpoint, checkpoint_interval, compact, compacting_session, is_due
+from buffer_delta.delta.upkeep import TableUpkeep
 from buffer_delta.delta.writers.arrow import Auto
 from buffer_delta.delta.writers.base import Prepared, Rows, Staged, StagingWriter, Written, as_rows, stage
 from buffer_delta.delta.writers.choose import WriterKind, choose_writer
+from buffer_delta.delta.writers.spark import Fast
 from buffer_delta.errors import ConcurrentCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+log = logging.getLogger(__name__)
+
+_WIDENING = "delta.enableTypeWidening"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 """Delta's layer over Spark's own catalog: that one lasts, or not."""
 
@@ -95,7 +101,8 @@ class DeltaTarget:
         self._writer = choose_writer(
             spark, writer, name, self._path, self._table_options, target_file_bytes=target_file_bytes
         )
-        self._compacting: SparkSession | None = None
+        self._has_staged = False
+        self.upkeep = TableUpkeep(spark, name, self._path, leaves_checkpoints=self._writer.leaves_checkpoints)
 
     @property
     def name(self) -> str:
@@ -167,8 +174,8 @@ class DeltaTarget:
         """What an operator should know before loading: settings under which exactly-once would not hold."""
         snapshot = self._log.newest()
         properties = {**self._plan.properties, **(snapshot.properties if snapshot else {})}
-        conf = dict(self._spark.sparkContext.getConf().getAll())
         location = (self._log.location() if snapshot else self._path) or ""
+        conf = dict(self._spark.sparkContext.getConf().getAll()) if is_s3(location) else {}
         return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
 
     def orphans(self) -> list[Orphan]:
@@ -187,6 +194,21 @@ class DeltaTarget:
         if reason is not None:
             self._writer.refuse(reason)
 
+    def may_widen(self, columns: StructType, seen: TableState) -> bool:
+        """Whether rows of these columns may be written, some of them of wider types than the table's: where its type
+        widening is on and Delta has nothing against it, as it has for the columns of a CHECK."""
+        if seen.snapshot is None or seen.snapshot.properties.get(_WIDENING, "").lower() != "true":
+            return False
+        writer = self._writer.plain if isinstance(self._writer, Auto) else self._writer
+        if not isinstance(writer, Fast):
+            return False
+        try:
+            writer.check_columns(columns, seen)
+        except (PySparkException, Py4JJavaError) as error:
+            log.info("%s keeps its types, what does not fit is rescued: %s", self._name, str(error).partition("\n")[0])
+            return False
+        return True
+
     # Moving on
 
     def stage(self, rows: Rows | DataFrame, txn: Txn, seen: TableState) -> StagedRows:
@@ -197,15 +219,23 @@ class DeltaTarget:
         started = time.perf_counter()
         rows = as_rows(rows)
         if seen.version is None:
-            seen = self._created(rows, txn)
+            try:
+                seen = self._created(rows, txn)
+            except Overtaken as error:
+                raise self._came_between(txn, str(error)) from error
         if seen.position >= txn.last:
             return StagedRows(self, txn, seen, rows, None, time.perf_counter() - started)
         self._check_fit(rows, seen)
+        self._has_staged = True
         try:
             staged = stage(self._writer, Prepared(rows, seen, self._merge_schema), txn)
         except (PySparkException, Py4JJavaError) as error:
             raise self._explained(error, rows, txn) from error
         return StagedRows(self, txn, seen, rows, staged, time.perf_counter() - started)
+
+    def nothing(self, seen: TableState) -> Rows:
+        """No rows, of the columns that the table has."""
+        return as_rows(self._spark.createDataFrame([], seen.schema))
 
     def write(self, rows: Rows | DataFrame, txn: Txn, seen: TableState) -> Commit:
         """Stage and commit."""
@@ -240,31 +270,23 @@ class DeltaTarget:
                 create(self._spark, scratch._log, scratch._plan, seen.schema)
             scratch.write(rows, txn, scratch.look(txn.app_id))
 
-    # Looking after it, see `upkeep.py`
+    # Looking after it, and what is known of the next rows
 
-    def checkpoint_due(self, commit: Commit) -> bool:
-        """Whether a checkpoint has become due with this commit that the writer has left to us."""
-        snapshot = commit.after.snapshot
-        if commit.version is None or snapshot is None or not self._writer.leaves_checkpoints:
-            return False
-        # A version in between that is another writer's is his to make, too.
-        return is_due(checkpoint_interval(snapshot), commit.version, commit.version - 1)
+    def check_compaction(self) -> None:
+        """Raises InvalidConfig where the loader must not compact the table, see `upkeep.py`."""
+        self.upkeep.check_compaction(self._log.location() or self._path or "")
 
-    def checkpoint(self) -> None:
-        """Make a checkpoint of the newest version. On a thread of its own: it looks for itself."""
-        newest = DeltaLog(self._spark, None if self._path else self._name, self._path).newest()
-        if newest is not None:
-            checkpoint(newest)
+    def last_sink(self, rows: StructType | None = None) -> FileSink | None:
+        """A guess into what rows will go next: where Arrow wrote the last ones, if their columns were these, or any.
 
-    def compact_due(self, commit: Commit, every: int) -> bool:
-        """Whether this commit is one after which the table is to be compacted."""
-        return commit.version is not None and is_due(every, commit.version, commit.version - 1)
-
-    def compact(self, target_bytes: int) -> tuple[int, int]:
-        """Make small files larger ones. Returns how many were replaced, and by how many."""
-        if self._compacting is None:
-            self._compacting = compacting_session(self._spark, target_bytes)
-        return compact(self._compacting, self._log)
+        Before the first ones it is what the table looks like now.
+        """
+        if not isinstance(self._writer, Auto):
+            return None
+        if self._has_staged:
+            return self._writer.arrow.last_sink(rows)
+        snapshot = self._log.newest()
+        return self._writer.arrow.sink_of(snapshot, rows) if snapshot is not None else None
 
     def refused(self, rows: DataFrame, keys: tuple[str, str], seen: TableState) -> DataFrame | None:
         """Which rows the table would refuse by its rules, see `broken_rule`; None if it has none."""
@@ -292,6 +314,9 @@ class DeltaTarget:
         assert seen.version is not None, "a table that was created is there"
         try:
             written = staged.files.commit()
+        except Overtaken as error:
+            self._log.forget()  # what the JVM holds may be a version that was replaced
+            raise self._came_between(txn, str(error)) from error
         except (PySparkException, Py4JJavaError) as error:
             raise self._explained(error, staged.rows, txn) from error
         after = self._log.look(txn.app_id)
@@ -365,11 +390,3 @@ class StagedRows:
         reply was lost. So look before staging again.
         """
         return self.target.committed(self)
-
-
-def path_of(name_or_path: str) -> str | None:
-    """The path, where the name is one; None for a catalog name."""
-    quoted = re.fullmatch(r"delta\.`(.+)`", name_or_path.strip(), re.IGNORECASE | re.DOTALL)
-    if quoted:
-        return quoted[1].replace("``", "`")
-    return name_or_path if "/" in name_or_path or name_or_path.startswith(".") else None

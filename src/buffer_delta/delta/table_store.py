@@ -51,6 +51,10 @@ class TableStore:
     url: str
     options: dict[str, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def is_remote(self) -> bool:
+        return "://" in self.url
+
     def open(self) -> Store:
         return open_store(self.url, **self.options)
 

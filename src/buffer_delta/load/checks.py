@@ -12,7 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from buffer.errors import Fenced, InvalidConfig, ManifestLost, ObjectNotFound
 from buffer.ledger.entries import listed
+from buffer.ledger.from_workers import all_finished
 from buffer.ledger.plan import Ledger, Plan, is_for_main_alone
+from buffer.ledger.ranges import Runs
 from buffer.manifest import Manifest
 from buffer.store.base import CanGet
 from buffer_delta.delta.state import NOTHING, Commit, Rewrite, TableState
@@ -117,9 +119,9 @@ def queue_start(store: CanGet, manifest_path: str) -> int:
         return 0
 
 
-def meets_queue(main: str, committed: int, first: int) -> None:
-    """The queue, which begins at `first`, still holds what comes next in the main table."""
-    if first > committed + 1:
+def meets_queue(main: str, committed: int, first: int, finished: Runs) -> None:
+    """The queue, which begins at `first`, still holds what comes next in the main table, but for `finished` ones."""
+    if first > committed + 1 and not all_finished(finished, committed + 1, first - 1):
         raise gap(main, committed, first, first - 1)
 
 
@@ -175,7 +177,7 @@ def same_tables(plan: Plan | None, tables: Mapping[tuple[str, ...], TableState])
 
 def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:
     """The error for rows that were taken back; `hidden_by` is the version of ours that came after, if one did."""
-    then = "then pass on_gap='skip' until the next commit to this table"
+    then = "then pass on_gap='skip' once, until the next range is loaded"
     if hidden_by is not None:
         then = f"our commit of version {hidden_by} came after it, so the next start goes on and does not say this again"
     return TableRewritten(
@@ -221,9 +223,16 @@ def pending_plan(ledger: Ledger, committed: int, main: str, *, accept_gaps: bool
         raise gap(main, committed, plan.first, plan.after)
 
 
-def same_configuration(ledger: Ledger, committed: int, tables: Tables, digests: Collection[str]) -> None:
-    """A range that is in some tables, or may be at any moment, is completed as it was begun. See `members`."""
+def same_configuration(
+    ledger: Ledger, committed: int, tables: Tables, digests: Collection[str], *, accept_gaps: bool
+) -> None:
+    """A range that is in some tables, or may be at any moment, is completed as it was begun. See `members`.
+
+    A main table that is not where the range begins was dropped or put back: `same_tables` and `pending_plan` say that.
+    """
     plan = ledger.plan
+    if plan is not None and plan.after != committed and not accept_gaps:
+        return
     if plan is None or plan.last <= committed or plan.digest in digests or is_for_main_alone(ledger):
         return
     # Once the split is written, whoever wrote it may commit a table at any moment.

@@ -8,6 +8,8 @@ Rules:
   decided: what it could not look at may be bad, too, and a decision is for good. Any other failure must repeat, alone,
   and between the two a part that is known to be good, or one without any entry, must pass.
 - **All or nothing.** What is found is a verdict only if all the rest passes together.
+- **A batch that cannot be decoded at all** (its process ends, say) fails without any of its entries, too: it is set
+  aside whole.
 - **Together.** Entries that pass alone and fail together (two spellings of one column, say) are found by trying longer
   and longer beginnings: the one that ends the longest good beginning is set aside.
 - The search is bounded. Where very many fail the cause is hardly each of them: an operator decides (`TooMany`).
@@ -29,6 +31,8 @@ from buffer_delta.decode.group import Group
 log = logging.getLogger(__name__)
 
 TRIALS_MAX = 2_000  # about as many as 50 entries need in a large range; a trial takes about a second
+TRIALS_PER_ENTRY = 50  # more for each entry that is found, as one among a million needs: a few bad ones are all found
+TRIALS_GROWTH = 5  # … but no more than so many times the limit: about 250 entries that no look finds, in hours
 ROUNDS_MAX = 10  # each finds what the one before had hidden
 
 Kind: TypeAlias = Literal["data", "infra"]
@@ -89,6 +93,8 @@ class Search:
         self._lab = lab
         self._whole = whole
         self._trials_left = trials_max
+        self._trials_more = (TRIALS_GROWTH - 1) * trials_max
+        """That may still be added for what is found."""
         self._counts: dict[int, int] = {}
         self._good = Group(())
         """The last part that passed."""
@@ -113,6 +119,9 @@ class Search:
         trouble = self._try(part)
         if trouble is None:
             return True
+        if self._fails_whole(part):
+            suspects.append((part, trouble))
+            return False
         halves = self._halves(part)
         for half in halves:
             self._search(half, suspects)
@@ -144,12 +153,36 @@ class Search:
             self.found.batches[descriptor.sequence] = again.error
         else:
             self._set_aside([(descriptor.sequence, part.window(descriptor.sequence, 1 << 32).start, again.error)])
+            more = min(TRIALS_PER_ENTRY, self._trials_more)
+            self._trials_left, self._trials_more = self._trials_left + more, self._trials_more - more
+
+    def _fails_whole(self, part: Group) -> bool:
+        """Whether a batch fails whatever is tried of it; it is blamed then. Its entries are not to be asked one by one,
+        and perhaps cannot even be counted."""
+        descriptor, sequence = part.descriptors[0], part.descriptors[0].sequence
+        if len(part.descriptors) > 1 or sequence in part.windows or sequence in self.found.batches:
+            return False
+        counted = self._counted(descriptor)
+        if counted == 0:
+            return False
+        nothing_of_it = Group([descriptor], windows={sequence: (0, 0)})
+        trouble = counted if isinstance(counted, Trouble) else self._attempt(nothing_of_it)
+        if trouble is None:
+            return False
+        self._check_the_machines()
+        again = self._attempt(self._rest(part) if isinstance(counted, Trouble) else nothing_of_it)
+        if again is None:
+            raise Undecided(f"what failed once did not fail again: {trouble.error}")
+        self.found.batches[sequence] = again.error
+        return True
 
     # Together
 
     def _search_together(self) -> None:
         """The entry that ends the longest beginning of the range which passes."""
         rest = list(self._rest(self._whole).descriptors)
+        if any(self._fails_whole(Group([d])) for d in rest if isinstance(self._counted(d), Trouble)):
+            return
         counts = [self._count(d) for d in rest]
         good, bad = 0, sum(counts)
         trouble = None
@@ -204,12 +237,19 @@ class Search:
         return [Group(batches, windows={descriptor.sequence: cut}) for cut in parts]
 
     def _count(self, descriptor: BatchDescriptor) -> int:
-        if descriptor.sequence not in self._counts:
-            counted = self._lab.count(descriptor)
-            if isinstance(counted, Trouble):
-                raise Undecided(f"the entries of batch {descriptor.sequence} could not be counted: {counted.error}")
-            self._counts[descriptor.sequence] = counted
-        return self._counts[descriptor.sequence]
+        counted = self._counted(descriptor)
+        if isinstance(counted, Trouble):
+            raise Undecided(f"the entries of batch {descriptor.sequence} could not be counted: {counted.error}")
+        return counted
+
+    def _counted(self, descriptor: BatchDescriptor) -> int | Trouble:
+        if descriptor.sequence in self._counts:
+            return self._counts[descriptor.sequence]
+        counted = self._lab.count(descriptor)
+        if isinstance(counted, Trouble):
+            return self._ours(counted)
+        self._counts[descriptor.sequence] = counted
+        return counted
 
     # Trying
 

@@ -9,12 +9,9 @@ steps, and what a crash between them leaves behind, is `protocol.py`.
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
@@ -25,7 +22,6 @@ from buffer.gc.short_run import ShortRun
 from buffer.model import BatchDescriptor
 from buffer.stopping import StopFlag
 from buffer.store.open import open_store
-from buffer_delta import metrics
 from buffer_delta.config import LoaderConfig
 from buffer_delta.decode.grouping import choose_count
 from buffer_delta.delta.places import one_spelling
@@ -38,6 +34,7 @@ from buffer_delta.load.ports import Done, Rules
 from buffer_delta.load.progress import Progress, Total, html_table
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.retry import PASSING, range_backoff
+from buffer_delta.load.signals import stopped_by_signals
 from buffer_delta.load.telling import Telling
 from buffer_delta.load.upkeep import Upkeep
 from buffer_delta.load.work import SparkWork
@@ -78,7 +75,7 @@ class Loader:
         self._targets = self._make_targets(spark)
         self._work = SparkWork(spark, self._store, config, self._targets, self._clock)
         self._upkeep = Upkeep(
-            {target.name: target for target in self._targets},
+            {target.name: target.upkeep for target in self._targets},
             compact_every=config.compact_every_commits,
             target_bytes=config.target_file_bytes,
         )
@@ -150,6 +147,8 @@ class Loader:
             for warning in target.preflight():
                 log.warning("%s", warning)
             target.check_writer()
+            if self.config.compact_every_commits:
+                target.check_compaction()
         checks.different_tables({target.name: one_spelling(target.location()) for target in self._targets})
         checks.lasting_tables([target.name for target in self._targets if target.ends_with_the_session()])
         with self._counting_fences():
@@ -183,7 +182,7 @@ class Loader:
         needs no more is deleted at the end, where `gc_enabled`.
         """
         try:
-            with self._signals(handle_signals):
+            with stopped_by_signals(self._stop, handle=handle_signals):
                 if available_now:
                     self._load_available()
                 else:
@@ -371,31 +370,11 @@ class Loader:
         try:
             yield
         except Fenced as error:
-            metrics.fenced.add(1)
-            self._telling.ended(error)
+            self._telling.fenced(error)
             raise
         except Blocked as error:
             self._telling.ended(error)
             raise
-
-    @contextmanager
-    def _signals(self, handle: bool) -> Iterator[None]:
-        if not handle or threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def on_signal(number: int, _frame: FrameType | None) -> None:
-            # It logs nothing: the thread may be in the middle of a write to the same stream.
-            if self._stop.is_set():
-                raise KeyboardInterrupt(f"second {signal.Signals(number).name}")
-            self.stop()
-
-        earlier = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in earlier.items():
-                signal.signal(number, handler)
 
     def status(self) -> dict[str, Any]:
         """Where this loader stands, for people and notebooks."""

@@ -17,12 +17,14 @@ from collections.abc import Callable, Collection
 
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
-from buffer.errors import CorruptManifest, ObjectNotFound
+from buffer.errors import CorruptLedger, CorruptManifest, ObjectNotFound
 from buffer.journal import Journal
 from buffer.ledger import binding as bindings
 from buffer.ledger import plan as decisions
 from buffer.ledger.binding import Binding
+from buffer.ledger.from_workers import finished_runs, workers_of
 from buffer.ledger.plan import Blocked, Ledger, Plan, QueueSeen
+from buffer.ledger.ranges import Runs
 from buffer.manifest import Manifest
 from buffer.store.base import CanSwap
 
@@ -51,6 +53,7 @@ class Plans:
     def bind(self, binding: Binding) -> Ledger:
         """The ledger of this queue, made if this is a fresh queue. Raises QueueBound, LedgerLost.
 
+        Workers with leases are shut out by it, if they have nothing in hand: what they have finished stays so.
         On any other error the ledger is missing, not born, or bound to us: call again.
         """
 
@@ -60,7 +63,16 @@ class Plans:
             if bindings.is_bound(ledger, binding, location=self.location):
                 return ledger
             queue_id = ledger.queue_id if ledger else self._clock.new_ulid()
-            bound = bindings.bind(ledger, binding, queue_epoch=self._queue_epoch(), new_queue_id=queue_id)
+            manifest = self._manifest()
+            bound = bindings.bind(
+                ledger,
+                binding,
+                queue_epoch=manifest.epoch,
+                new_queue_id=queue_id,
+                first_sequence=manifest.first_sequence,
+                clock_ms=self._clock.now_ms(),
+                location=self.location,
+            )
             if bound is not None:
                 self._journal.write(seen, bound)
             elif self._journal.read() == ledger:  # else another loader was faster
@@ -94,6 +106,7 @@ class Plans:
                 new_queue_id=queue_id,
                 location=self.location,
                 may_complete=may_complete,
+                clock_ms=self._clock.now_ms(),
             ),
             salvage=bindings.salvaged,
         )
@@ -102,10 +115,15 @@ class Plans:
 
     # Under our epoch
 
-    def enter(self, epoch: int, binding: Binding) -> Ledger:
-        """Put our epoch into the ledger, plan and tables kept. Raises Fenced if a newer loader did first."""
+    def enter(self, epoch: int, binding: Binding, *, taken_over: bool = False) -> Ledger:
+        """Put our epoch into the ledger, plan and tables kept. Raises Fenced if a newer loader did first.
+
+        `taken_over`: our consumer has put it there already, to take the queue over from workers.
+        """
         applied = self._journal.update(
-            lambda ledger, sent: bindings.enter(ledger, binding, epoch=epoch, sent=sent, location=self.location)
+            lambda ledger, sent: bindings.enter(
+                ledger, binding, epoch=epoch, sent=sent or taken_over, location=self.location
+            )
         )
         assert applied.after is not None, "entering needs a ledger"
         self._unsettled.clear()  # they were sent against a version that is gone now
@@ -160,11 +178,18 @@ class Plans:
         before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger)).before
         return before.plan if before else None
 
-    def _queue_epoch(self) -> int:
+    def finished(self) -> Runs:
+        """What workers with leases have finished, as far as the ledger can tell."""
         try:
-            return Manifest.from_bytes(self._store.get(self._manifest_path).data).epoch
+            return finished_runs(workers_of(self._journal.read(), location=self.location))
+        except CorruptLedger:  # whoever has to obey it says so
+            return ()
+
+    def _manifest(self) -> Manifest:
+        try:
+            return Manifest.from_bytes(self._store.get(self._manifest_path).data)
         except ObjectNotFound:
-            return 0
+            return Manifest.empty()
         except CorruptManifest as error:
             raise CorruptManifest(
                 f"{self._manifest_path!r}: {error}", location=self._manifest_path, version=error.version

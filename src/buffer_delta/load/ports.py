@@ -57,6 +57,10 @@ class Target(Protocol):
         """The table as it is now, by one read of its newest log. It is not created."""
         ...
 
+    def nothing(self, seen: TableState) -> Any:
+        """No rows, of the columns that a table has."""
+        ...
+
     def stage(self, rows: Any, txn: Txn, seen: TableState) -> Staged:
         """Write the rows' files. Creates the table, but nothing is in it before the commit.
 

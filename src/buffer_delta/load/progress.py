@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from buffer.inspect.human import plural
+from buffer.inspect.human import human_bytes, human_seconds, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,13 @@ class Progress:
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
-        speed = self.bytes / self.seconds / 1e6 if self.seconds else 0.0
-        bad = f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
+        which = f"batch {self.first}" if self.first == self.last else f"batches {self.first}..{self.last}"
+        bad = f", {plural(self.dead_letters, 'dead letters')}" if self.dead_letters else ""
+        speed = f" ({human_bytes(self.bytes / self.seconds)}/s)" if self.seconds else ""
+        behind = f"{plural(self.lag_batches, 'batches')} behind ({human_seconds(self.lag_seconds)})"
         return (
-            f"batches {self.first}..{self.last}: {self.rows:,} rows{bad}, {self.bytes / 1e6:,.1f} MB in "
-            f"{self.seconds:.2f} s ({speed:,.1f} MB/s), {self.files} files; "
-            f"{self.lag_batches} batches behind ({self.lag_seconds:.1f} s)"
+            f"{which}: {plural(self.rows, 'rows')}{bad}, {human_bytes(self.bytes)} in {self.seconds:.2f} s{speed}, "
+            f"{plural(self.files, 'files')}; {behind if self.lag_batches else 'nothing left to load'}"
         )
 
     def _repr_html_(self) -> str:
@@ -76,13 +77,13 @@ class Total:
         return dataclasses.replace(self, deleted=self.deleted + deleted)
 
     def __str__(self) -> str:
-        gone = f"; {plural(self.deleted, 'batches')} deleted that nobody needs" if self.deleted else ""
+        gone = f"; {plural(self.deleted, 'unreferenced batches')} deleted" if self.deleted else ""
         if not self.commits:
             return f"there was nothing to load{gone}"
-        bad = f", {self.dead_letters:,} dead letters" if self.dead_letters else ""
+        bad = f", {plural(self.dead_letters, 'dead letters')}" if self.dead_letters else ""
         return (
-            f"loaded {plural(self.batches, 'batches')} in {plural(self.commits, 'commits')}: {self.rows:,} rows{bad}, "
-            f"{self.bytes / 1e6:,.1f} MB in {self.seconds:.1f} s{gone}"
+            f"loaded {plural(self.batches, 'batches')} in {plural(self.commits, 'commits')}: "
+            f"{plural(self.rows, 'rows')}{bad}, {human_bytes(self.bytes)} in {self.seconds:.1f} s{gone}"
         )
 
 

@@ -39,16 +39,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
-from buffer.errors import ContentionError, Fenced, LedgerLost, StorageError
+from buffer.errors import ContentionError, Fenced, LedgerLost, QueueBound, StorageError
 from buffer.ledger.binding import Binding
 from buffer.ledger.entries import count, listed, merged
+from buffer.ledger.from_workers import all_finished, finished_runs
 from buffer.ledger.plan import Blocked as BlockedState
 from buffer.ledger.plan import Ledger, Plan, is_for_main_alone
 from buffer.model import BatchDescriptor
@@ -141,7 +142,7 @@ class LoadProtocol:
             consumer = Consumer.new(self._config, committed if committed > NOTHING else None, clock=self._clock)
             try:
                 self._reached("claimed")
-                ledger = self._journal.enter(consumer.epoch, binding)
+                ledger = self._journal.enter(consumer.epoch, binding, taken_over=consumer.leases is not None)
                 self._reached("entered")
                 tables = self._look_at_all(ledger)
                 found = self._members.frontier(ledger, tables)
@@ -157,8 +158,9 @@ class LoadProtocol:
             try:
                 # Again: a loader may have blocked after our look, and an operator may rewrite a blocked plan.
                 checks.not_blocked(ledger)
-                checks.pending_plan(ledger, found, self._members.main, accept_gaps=self._rules.accept_gaps)
-                checks.same_configuration(ledger, found, tables, self._work.known_digests)
+                skips = self._rules.accept_gaps
+                checks.pending_plan(ledger, found, self._members.main, accept_gaps=skips)
+                checks.same_configuration(ledger, found, tables, self._work.known_digests, accept_gaps=skips)
                 checks.nothing_to_nowhere(ledger, found, has_dead_letters=self._rules.has_dead_letters)
             except BaseException:
                 self.close()
@@ -174,7 +176,9 @@ class LoadProtocol:
             first = 0 if self._rules.accept_gaps else checks.queue_start(self._store, self._config.manifest_path)
             tables = {name: target.look(self._rules.app_id) for name, target in self._targets.items()}
             main, position = self._members.main, tables[self._members.main].position
-            checks.meets_queue(main, position, first)  # before it is bound to a table that it cannot go on with
+            checks.meets_queue(
+                main, position, first, self._journal.finished()
+            )  # before it is bound to a table that it cannot go on with
             ledger = self._journal.adopt(
                 binding,
                 position,
@@ -183,7 +187,7 @@ class LoadProtocol:
                 may_complete=self._rules.accept_gaps or not self._rules.has_dead_letters,
             )
         else:
-            ledger = self._journal.bind(binding)
+            ledger, binding = self._bound(binding)
         assert ledger.app_id is not None, "a bound ledger names its app"
         self._reached("bound")
         # The tables first, the ledger after: plans are written ahead, so the ledger is never behind them.
@@ -195,7 +199,8 @@ class LoadProtocol:
         checks.not_blocked(ledger)
         checks.ledger_knows(ledger, max(checks.positions(tables)))
         checks.not_inside(ledger.plan, tables)
-        checks.same_configuration(ledger, committed, tables, self._work.known_digests)
+        skips = self._rules.accept_gaps
+        checks.same_configuration(ledger, committed, tables, self._work.known_digests, accept_gaps=skips)
         checks.nothing_to_nowhere(ledger, committed, has_dead_letters=self._rules.has_dead_letters)
         checks.same_queue(ledger, self._store, self._config.manifest_path)
         if not self._rules.accept_gaps:
@@ -205,6 +210,19 @@ class LoadProtocol:
     def _binding(self) -> Binding:
         main = self._targets[self._members.main]
         return Binding(self._rules.app_id, self._members.names, self._members.keys, main.identity())
+
+    def _bound(self, binding: Binding) -> tuple[Ledger, Binding]:
+        """… and the binding that fits it. A main table that is elsewhere now tells by what it has loaded that it is
+        the one, where its id is not known yet: the first plan stands before there is a table."""
+        try:
+            return self._journal.bind(binding), binding
+        except QueueBound:
+            ledger = self._journal.read()
+            if ledger is None or ledger.app_id is None:
+                raise
+            position = self._targets[self._members.main].look(ledger.app_id).position
+            binding = replace(binding, main_position=position)
+            return self._journal.bind(binding), binding
 
     def _check_same_tables(self, ledger: Ledger, tables: Mapping[str, TableState]) -> None:
         """The plan may be of a loader that created a table after our look: then look again, now after the plan."""
@@ -284,10 +302,9 @@ class LoadProtocol:
             return None, ()
         first = self._ready[0].sequence
         if first != self.committed + 1:
-            if not self._rules.accept_gaps:
-                raise checks.gap(self._members.main, self.committed, first, self._plan.last if self._plan else NOTHING)
-            log.warning("accepting the loss of sequences %d..%d", self.committed + 1, first - 1)
-        count = min(choose(tuple(self._ready)), len(self._ready))
+            self._check_gap(first)
+        in_a_row = _in_a_row(self._ready)
+        count = min(choose(in_a_row), len(in_a_row))
         self._waits_for_more = count < 1  # then the next call looks at the queue, whatever is known
         if self._waits_for_more:
             return None, ()
@@ -310,6 +327,17 @@ class LoadProtocol:
         )
         self._reached("planned")
         return self._plan, descriptors
+
+    def _check_gap(self, first: int) -> None:
+        """What lies between the table and the queue was finished by workers with leases, or its loss is accepted."""
+        assert self.consumer is not None
+        gap = self.committed + 1, first - 1
+        if all_finished(finished_runs(self.consumer.leases), *gap):
+            log.info("sequences %d..%d were finished by workers with leases: they are in no table", *gap)
+        elif self._rules.accept_gaps:
+            log.warning("accepting the loss of sequences %d..%d", *gap)
+        else:
+            raise checks.gap(self._members.main, self.committed, first, self._plan.last if self._plan else NOTHING)
 
     def _table_ids(self) -> dict[str, str | None]:
         return {self._members.key(name): self._known[name].table_id for name in self._targets}
@@ -358,8 +386,9 @@ class LoadProtocol:
                 seen[name] = self._look(name)
             return seen[name]
 
-        with self._work_of(plan).prepare(_whole(plan, descriptors), see) as rows:
+        with self._work_of(plan).prepare(_whole(plan, descriptors), see) as filled:
             self._reached("decoded")
+            rows = {**filled, **self._accepting(plan, filled, see)}
             names = [name for name in self._members.of(plan) if name in rows]  # the main one is, and it is the last
             for name in self._targets if plan.tables is None else names:  # before anything of the range is in any
                 self._check_may_commit(plan, name, see(name))
@@ -377,6 +406,12 @@ class LoadProtocol:
                     commits[name] = commit
                 self._reached(f"committed {name}")
         return commits
+
+    def _accepting(self, plan: Plan, filled: Collection[str], see: Callable[[str], TableState]) -> dict[str, Any]:
+        """Nothing, for each table that gets none and from which rows were taken back, where an operator accepts that:
+        the empty commit stands after it, so that the next start does not refuse the table once more."""
+        names = [name for name in self._members.of(plan) if name not in filled] if self._rules.accept_gaps else []
+        return {name: self._targets[name].nothing(see(name)) for name in names if see(name).rewrite is not None}
 
     def _work_of(self, plan: Plan) -> Work:
         return self._work if len(self._members.of(plan)) == len(self._targets) else self._alone
@@ -533,6 +568,16 @@ class LoadProtocol:
 def _whole(plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Group:
     """The range, without what its plan sets aside."""
     return Group(descriptors, plan.quarantined or {}, plan.entries)
+
+
+def _in_a_row(descriptors: Iterable[BatchDescriptor]) -> tuple[BatchDescriptor, ...]:
+    """Those before the first sequence that workers with leases have finished: a range has no holes."""
+    row: list[BatchDescriptor] = []
+    for descriptor in descriptors:
+        if row and descriptor.sequence != row[-1].sequence + 1:
+            break
+        row.append(descriptor)
+    return tuple(row)
 
 
 def _why(plan: Plan, found: Verdict, is_complete: bool) -> str:

@@ -45,6 +45,8 @@ class Telling:
     ) -> None:
         self._config = config
         self._store = store
+        self._queue = f"{store.url} {config.manifest_path}"
+        """As in `Status.name`: the label of counters and gauges."""
         self._clock = clock
         self._protocol = protocol
         self._reasons = reasons
@@ -57,6 +59,7 @@ class Telling:
         self._watch = Watch(store, config, loader=self, limits=unwatched, with_objects=False, clock=clock)
         """Never started: without a server the loader's own looks are all there is."""
         self.server: StatusServer | None = None
+        self._last_known: Manifest | None = None
 
     # Asked
 
@@ -65,7 +68,7 @@ class Telling:
 
     def known_manifest(self) -> Manifest | None:
         consumer = self._protocol.consumer
-        return consumer.known() if consumer is not None else None
+        return consumer.known() if consumer is not None else self._last_known
 
     def readings(self) -> Readings | None:
         """Without a server; with one, that one answers, which looks further."""
@@ -96,7 +99,7 @@ class Telling:
             self.server.start()
             log.info("status, health and metrics at %s", self.server.url)
         # After the server: its reader counts from when it is there.
-        metrics.begin(name for name in config.tables() if name != config.dead_letters)
+        metrics.begin(self._queue, (name for name in config.tables() if name != config.dead_letters))
         metrics.watch(self)
 
     def opened(self) -> None:
@@ -111,17 +114,18 @@ class Telling:
         self._recorder.waiting()
 
     def failed(self, error: str) -> None:
-        metrics.retries.add(1)
+        metrics.retries.add(1, {"queue": self._queue})
         self._recorder.failed(error)
 
     def committed(self, progress: Progress, commits: Mapping[str, Commit]) -> None:
+        labels = {"queue": self._queue}
         for name, commit in commits.items():
             if name != self._config.dead_letters:
-                metrics.rows.add(commit.rows, {"table": name})
-        metrics.commits.add(1)
-        metrics.bytes_loaded.add(progress.bytes)
-        metrics.dead_letters.add(progress.dead_letters)
-        metrics.commit_duration_seconds.record(progress.seconds)
+                metrics.rows.add(commit.rows, {**labels, "table": name})
+        metrics.commits.add(1, labels)
+        metrics.bytes_loaded.add(progress.bytes, labels)
+        metrics.dead_letters.add(progress.dead_letters, labels)
+        metrics.commit_duration_seconds.record(progress.seconds, labels)
         self._recorder.committed(progress, self._tables())
         if progress.dead_letters and self.server is not None:
             self._look_at_reasons(progress)
@@ -130,7 +134,7 @@ class Telling:
         """The facts of a commit's line in the log: those of the metrics."""
         facts = self.facts()
         return {
-            "queue": f"{self._store.url} {self._config.manifest_path}",
+            "queue": self._queue,
             "tables": {table.table: table.position for table in facts.tables},
             "epoch": facts.epoch,
             **progress.to_dict(),
@@ -141,7 +145,12 @@ class Telling:
             "retries_total": facts.retries,
         }
 
+    def fenced(self, error: BaseException) -> None:
+        metrics.fenced.add(1, {"queue": self._queue})
+        self.ended(error)
+
     def ended(self, error: BaseException | None, said: str = "") -> None:
+        self._last_known = self.known_manifest()  # the consumer goes with the loader; what it saw is still news
         self._recorder.ended(error, said)
 
     def close(self) -> None:

@@ -6,23 +6,20 @@ which the plan keeps too: a range that is replayed by another process must go wh
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.sql import functions
 from pyspark.sql.types import BinaryType
 
 from buffer.clock import Clock
 from buffer.consume.fetch import FetchHandle
-from buffer.errors import InvalidConfig, ObjectNotFound
+from buffer.errors import ObjectNotFound
 from buffer.ledger import entries
 from buffer.ledger.entries import listed
 from buffer.model import BatchDescriptor
@@ -41,23 +38,28 @@ from buffer_delta.delta.state import TableState
 from buffer_delta.delta.table import DeltaTarget
 from buffer_delta.delta.writers.base import FrameRows, Rows
 from buffer_delta.formats import Format, merge_schemas, resolve_format, settle
+from buffer_delta.load.digests import digest, older_digest
+from buffer_delta.load.guess import Tries
 from buffer_delta.load.ports import Failure, Trouble
+from buffer_delta.load.refusals import Refused, collected
+from buffer_delta.load.routing import Routing
 from buffer_delta.spark import tasks
 from buffer_delta.spark.blame import brief, fault_of
-from buffer_delta.spark.frames import dead_rows, good_rows, may_multiply, numbered
+from buffer_delta.spark.frames import numbered
+from buffer_delta.spark.parts import parted
 from buffer_delta.spark.rows import TaskRows
+from buffer_delta.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
 
-ROUTE = "_route"
-"""The column that holds a row's route while the rows of all tables travel together, unless the data has one like it."""
-
 ENTRY = "_entry"
 """The column that says which entry a row is from, where `_index` counts rows; it never reaches a table."""
+
+SMALL_BYTES = 1 << 20
+"""Stored. Up to that, decoding a range twice costs less than the queries that would spare it."""
 
 See: TypeAlias = Callable[[str], TableState]
 
@@ -79,10 +81,12 @@ class SparkWork:
         self._handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, prefixes)
         self._cores = max(1, spark.sparkContext.defaultParallelism)
         self.sizes = BatchSizes(store, config.data_path_prefix)
-        self._digest = _digest(config, self._format, {target.name: target.place for target in targets})
-        self._older_digest = _older_digest(config, self._format)
-        self._numbers_rows = False
-        """The transform may make several rows of one."""
+        self._digest = digest(config, self._format, {target.name: target.place for target in targets})
+        self._older_digest = older_digest(config, self._format)
+        self._routing = Routing(config, self._format.evolving, self._added)
+        self._tries = Tries()
+        self._rules_known: bool | None = None
+        """Whether a table for records has rules of its own; None: nobody has looked."""
 
     @property
     def digest(self) -> str:
@@ -112,46 +116,53 @@ class SparkWork:
         """The rows of each table that gets some, and of the main one. With several tables, everything is decoded here,
         once; twice, where a table would refuse some of the rows: the second time they are dead letters."""
         if len(self._config.tables()) == 1:
-            rows: Rows = self._rows(part, seen)
+            rows: Rows = self._tried_alone(part, seen) or self._rows(part, seen)
             if self._config.transform is not None:
-                rows = FrameRows(self._transformed(rows.frame()))
+                rows = FrameRows(self._routing.transformed(rows.frame()))
             yield self._completed({self._config.table: rows}, seen)
             return
         has_dead_letters = self._config.dead_letters is not None
         if has_dead_letters:
-            ours = [
-                d for d in part.descriptors if self._handle.refusal(d) is None
-            ]  # what is not the queue's stays there
-            part = part.without(keep_whole(self._store, ours, part.quarantined), {})
+            part = self._without(part, Refused(part.quarantined))
+        found = self._parted(part, seen)
+        if found is not None:
+            yield self._completed(found, seen)
+            return
         with self._cached(part, seen, traced=has_dead_letters) as frame:
-            parts = self._filled(frame)
-            refused = self._refused(parts, seen) if has_dead_letters else {}
+            parts = self._routing.filled(frame)
+            refused = self._refused(parts, seen) if has_dead_letters else Refused()
             if not refused:
                 if has_dead_letters:
                     parts = {name: self._untraced(rows) for name, rows in parts.items()}
                 yield self._completed(_as_rows(parts), seen)
                 return
-        with self._cached(part.without({}, refused), seen, traced=False) as frame:
-            yield self._completed(_as_rows(self._filled(frame)), seen)
+        with self._cached(self._without(part, refused), seen, traced=False) as frame:
+            yield self._completed(_as_rows(self._routing.filled(frame)), seen)
 
     def probe(self, part: Group, seen: See) -> list[Failure]:
         found: list[Failure] = []
         form = self._format
         if form.evolving:
             found += self._probed(part, CanDiscover(form))
-            form = self._format_for(_without(part, found), lambda: seen(self._main.name).schema)
+            form = self._format_for(_without(part, found), lambda: seen(self._main.name))
         has_dead_letters = self._config.dead_letters is not None
         has_place = has_dead_letters or form.rescued_column is not None
-        found += self._probed(_without(part, found), CanParse(form.within(self._config.max_batch_bytes), has_place))
+        largest = None if has_dead_letters else self._config.max_entry_bytes
+        can_parse = CanParse(form.within(self._config.max_batch_bytes), has_place, largest)
+        found += self._probed(_without(part, found), can_parse)
         if not has_dead_letters and any(target.rules(seen(name)) != TableRules() for name, target in self._by_name()):
             rest = _without(part, found)
             locations = {d.sequence: d.location for d in rest.descriptors}
-            refused = listed(self._refused(self._routed(self._decoded(rest, seen, traced=True)), seen))
-            found += [Failure(number, locations[number], error, "data", index) for number, index, error in refused]
+            refused = self._refused(self._routing.routed(self._decoded(rest, seen, traced=True)), seen)
+            found += [Failure(number, locations[number], error, "data") for number, error in refused.batches.items()]
+            single = listed(refused.entries)
+            found += [Failure(number, locations[number], error, "data", index) for number, index, error in single]
         return found
 
     def count(self, descriptor: BatchDescriptor) -> int:
-        return tasks.count(self._spark, self._handle, descriptor)
+        """By the batch's footer, where the store can tell: decoding it may end the process."""
+        told = self._handle.count(descriptor)
+        return tasks.count(self._spark, self._handle, descriptor) if told is None else told
 
     def trouble(self, error: Exception) -> Trouble:
         return Trouble(brief(error), fault_of(error))
@@ -161,16 +172,21 @@ class SparkWork:
     def _decoded(self, part: Group, seen: See, *, traced: bool = False) -> DataFrame:
         return self._rows(part, seen, traced=traced).frame()
 
-    def _rows(self, part: Group, seen: See, *, traced: bool = False) -> TaskRows:
-        """The rows of a part, lazily. `traced`: they tell the entry that they are from, whatever `_index` counts."""
-        form = self._format_for(part, lambda: seen(self._main.name).schema)
+    def _rows(self, part: Group, seen: See, *, traced: bool = False, form: Format | None = None) -> TaskRows:
+        """The rows of a part, lazily. `traced`: they tell the entry that they are from, whatever `_index` counts.
+
+        `form`: with these columns, whatever the part brings.
+        """
+        form = form or self._format_for(part, lambda: seen(self._main.name))
         layout = self._layout
         if traced and form.many_rows and self._config.transform is None:
             layout = replace(layout, entry=unused_name(ENTRY, [*form.schema.names, *self._added()]))
         policy = policy_for(form, layout, dead_letters=self._config.dead_letters is not None)
-        decoder = RowDecoder(form, layout, policy)
+        decoder = RowDecoder(form, layout, policy, self._config.max_entry_bytes)
         groups = in_groups(self._groups(part.descriptors), part)
-        return TaskRows(self._spark, tasks.DecodeTask(self._handle, decoder), groups, decoder.schema)
+        return TaskRows(
+            self._spark, tasks.DecodeTask(self._handle, decoder), groups, decoder.schema, variants=form.variants
+        )
 
     @contextmanager
     def _cached(self, part: Group, seen: See, *, traced: bool) -> Iterator[DataFrame]:
@@ -200,13 +216,21 @@ class SparkWork:
         sizes = self.sizes.look_up(descriptors)
         return group(descriptors, sizes, self._config.target_file_bytes, self._cores)
 
-    def _format_for(self, part: Group, columns: Callable[[], StructType | None]) -> Format:
+    def _format_for(self, part: Group, see_main: Callable[[], TableState]) -> Format:
         """The format with its columns settled: those of the table, and those that this range brings."""
         if not self._format.evolving:
             return self._format
         found = tasks.discover(self._spark, self._handle, self._groups(part.descriptors), self._format, part)
         merged = merge_schemas(None, found, max_columns=self._format.max_columns)
-        return settle(self._format, columns(), merged, self._added())
+        seen = see_main()
+        form = settle(self._format, seen.schema, merged, self._added())
+        if self._config.transform is not None or self._config.route_by is not None:
+            return form  # what they compute of a column must not change with its type: 5 would become 5.000
+        wide = settle(self._format, seen.schema, merged, self._added(), may_widen=True)
+        return wide if wide.schema != form.schema and self._may_widen(wide, seen) else form
+
+    def _may_widen(self, form: Format, seen: TableState) -> bool:
+        return self._main.may_widen(spark_schema(form.schema, form.variants), seen)
 
     def _added(self) -> list[str]:
         """The names of the provenance columns."""
@@ -214,20 +238,21 @@ class SparkWork:
 
     # What tables refuse
 
-    def _refused(self, parts: Mapping[str, DataFrame], seen: See) -> dict[int, dict[str, str]]:
+    def _refused(self, parts: Mapping[str, DataFrame], seen: See) -> Refused:
         """The entries with rows that their table would refuse, as far as rows tell which entry they are from."""
-        found: list[tuple[int, int, str]] = []
+        found: list[DataFrame] = []
         for name, target in self._by_name():
             if name not in parts:
                 continue
             keys = self._keys(parts[name])
             refused = target.refused(parts[name], keys, seen(name)) if keys is not None else None
-            if refused is not None:
-                columns = refused.toArrow().to_pydict()
-                found += zip(columns["sequence"], columns["index"], columns["reason"], strict=True)
-        if found:
-            log.warning("%d rows break the rules of their tables; the first: %s", len(found), found[0])
-        return entries.of(found)
+            found += [] if refused is None else [refused]
+        return collected(found)
+
+    def _without(self, part: Group, refused: Refused) -> Group:
+        """The part with more of it set aside; batches that are too large for a dead letter are kept first."""
+        ours = [d for d in part.descriptors if self._handle.refusal(d) is None]  # what is not the queue's stays there
+        return part.without(keep_whole(self._store, ours, refused.batches), refused.entries)
 
     def _keys(self, rows: DataFrame) -> tuple[str, str] | None:
         """The columns that tell a row's batch and entry; None if there are none."""
@@ -252,7 +277,7 @@ class SparkWork:
         """With null in the columns that a table needs and no record of this range has, and numbers of their own where
         the transform may have made several rows of one: only now, for so far `_index` tells whose fault a row is."""
         sequence, index = self._layout.sequence, self._layout.index
-        if self._numbers_rows and sequence is not None and index is not None:
+        if self._routing.numbers_rows and sequence is not None and index is not None:
             names = [name for name, _ in self._by_name() if name in parts]
             parts = parts | {name: FrameRows(numbered(parts[name].frame(), sequence, index)) for name in names}
         if not self._format.evolving:
@@ -262,72 +287,65 @@ class SparkWork:
 
     # Which rows go where
 
-    def _transformed(self, frame: DataFrame) -> DataFrame:
-        if self._config.transform is None:
-            return frame
-        made: DataFrame = self._config.transform(frame)
-        missing = [field.name for field in self._layout.arrow_fields() if field.name not in made.columns]
-        if missing:
-            raise InvalidConfig(
-                f"transform dropped {missing}: it must keep the provenance columns (leave one out with columns=…)",
-                key="transform",
-                value=_name_of(self._config.transform),
-            )
-        self._numbers_rows = may_multiply(frame, made)
-        return made
+    def _parted(self, part: Group, seen: See) -> dict[str, Rows] | None:
+        """The rows of the tables that get some, and of the main one, told apart in the tasks: without a query and a
+        cache. None: only a query can tell them apart, or it costs less."""
+        if self._config.transform is not None or callable(self._config.route_by):
+            return None
+        sizes = self.sizes.look_up(part.descriptors)
+        is_small = sum(sizes.values()) <= SMALL_BYTES
+        if self._has_rules([self._main.name], seen) or not (is_small or self._main.last_sink() is not None):
+            return None
+        found = self._tried(part, seen) or self._told_apart(self._rows(part, seen))
+        # They may have got rules since the last range, and these rows will be held against them.
+        return None if found is None or self._has_rules(found, seen, now=True) else found
 
-    def _routed(self, frame: DataFrame) -> dict[str, DataFrame]:
-        """The rows of every table, also of those that get none."""
-        config = self._config
-        good, route = self._tagged(frame)
-        parts: dict[str, DataFrame] = {}
-        if config.dead_letters is not None:
-            parts[config.dead_letters] = dead_rows(frame).coalesce(1)  # few: one file is enough
-        if route is None:
-            return {config.table: good, **parts}
-        for value, table in config.routes.items():
-            parts[table] = good.where(good[route] == value).drop(route)
-        elsewhere = good[route].isNull() | ~good[route].isin(list(config.routes))
-        parts[config.table] = good.where(elsewhere).drop(route)
-        return parts
+    def _tried_alone(self, part: Group, seen: See) -> Rows | None:
+        """The rows of the only table, if trying has shown that it has all columns for them. None: nobody knows."""
+        if self._config.transform is not None or self._main.last_sink() is None:
+            return None
+        found = self._tried(part, seen)
+        return found[self._config.table] if found is not None else None
 
-    def _filled(self, frame: DataFrame) -> dict[str, DataFrame]:
-        """The rows of the tables that get some, and of the main one.
+    def _tried(self, part: Group, seen: See) -> dict[str, Rows] | None:
+        """As `_told_apart` where columns follow the data, with those that the table has: one pass instead of two.
 
-        Asking which ones do reads everything, which fills the cache: an unreadable batch fails before any commit.
+        None: there is no table, it was in vain, or not worth a try.
         """
-        config, parts = self._config, self._routed(frame)
-        counts: dict[str, int] = {}
-        if config.dead_letters is not None:
-            counts[config.dead_letters] = frame.agg(functions.count(frame.columns[-1])).collect()[0][0]
-        good, route = self._tagged(frame)
-        if route is not None:
-            found = [functions.count(functions.when(good[route] == value, 1)) for value in config.routes]
-            counts |= dict(zip(config.routes.values(), good.agg(*found).collect()[0], strict=True))
-        return {name: rows for name, rows in parts.items() if counts.get(name) != 0}
+        if not self._format.evolving or not self._format.rescues_all_new or not self._tries.is_due():
+            return None
+        columns = seen(self._main.name).schema
+        if columns is None:
+            return None
+        form = settle(self._format, columns, pa.schema([]), self._added())
+        found = self._told_apart(self._rows(part, seen, form=form), watched=form.rescued_column)
+        self._tries.tell(right=found is not None)
+        return found
 
-    def _tagged(self, frame: DataFrame) -> tuple[DataFrame, str | None]:
-        """The good rows, transformed; with several tables for them, the column that holds each one's route."""
-        good = self._transformed(good_rows(frame) if self._config.dead_letters is not None else frame)
-        if self._config.route_by is None:
-            return good, None
-        name = unused_name(ROUTE, good.columns)
-        return good.withColumn(name, self._route(good).cast("string")), name
+    def _told_apart(self, rows: TaskRows, watched: str | None = None) -> dict[str, Rows] | None:
+        """The rows of each table, written where it is known into what. None: only a query tells them apart, or there
+        is something in the column that is `watched`."""
+        parting = self._routing.parting(rows.columns)
+        if parting is None or rows.variants:  # which only a query makes
+            return None
+        columns = {name: spark_schema(parting.columns(name, rows.columns)) for name in self._targets}
+        guesses = {name: target.last_sink(columns[name]) for name, target in self._targets.items()}
+        known = {name: sink for name, sink in guesses.items() if sink is not None}
+        found = parted(rows, parting, known, watched)
+        return dict(found) if found is not None else None
 
-    def _route(self, frame: DataFrame) -> Column:
-        route = self._config.route_by
-        if callable(route):
-            column: Column = route(frame)
-            return column
-        if route in frame.columns:
-            return frame[route]
-        if self._format.evolving:
-            return functions.lit(None)  # no record of this range has it: as if each had a null there
-        raise InvalidConfig(
-            f"route_by={route!r} is not a column; there are {', '.join(frame.columns)}",
-            key="route_by",
-            value=route,
-        )
+    def _has_rules(self, names: Iterable[str], seen: See, *, now: bool = False) -> bool:
+        """Whether a row may become a dead letter for what its table says; as it was known before, or as it is now.
+
+        Only of tables that get rows: a plan keeps the rules of all that were looked at, and a replay compares them.
+        """
+        if self._config.dead_letters is None:
+            return False
+        if now or self._rules_known is None:
+            asked = [(name, target) for name, target in self._by_name() if name in names]
+            found = any(target.rules(seen(name)) != TableRules() for name, target in asked)
+            self._rules_known = found or bool(self._rules_known)
+        return self._rules_known
 
 
 def _without(part: Group, found: Sequence[Failure]) -> Group:
@@ -339,48 +357,3 @@ def _without(part: Group, found: Sequence[Failure]) -> Group:
 
 def _as_rows(parts: Mapping[str, DataFrame]) -> dict[str, Rows]:
     return {name: FrameRows(frame) for name, frame in parts.items()}
-
-
-def _digest(config: LoaderConfig, fmt: Format, places: Mapping[str, str]) -> str:
-    """A name for everything that decides where a record goes and what becomes of it.
-
-    Tables by where they are, not by how they are spelled; not the main one, which the ledger binds anyway.
-    """
-    return _named(
-        {
-            **_facts(config, fmt),
-            "routes": {value: places[table] for value, table in config.routes.items()},
-            "dead_letters": places[config.dead_letters] if config.dead_letters is not None else None,
-        }
-    )
-
-
-def _older_digest(config: LoaderConfig, fmt: Format) -> str:
-    """What the release before called the same configuration."""
-    return _named({**_facts(config, fmt), "routes": dict(config.routes), "tables": config.tables()})
-
-
-def _named(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _facts(config: LoaderConfig, fmt: Format) -> dict[str, Any]:
-    return {
-        "format": fmt.digest(),
-        "columns": dict(config.columns),
-        "transform": _name_of(config.transform),
-        "transform_version": config.transform_version,
-        "route_by": config.route_by if isinstance(config.route_by, str) else _name_of(config.route_by),
-    }
-
-
-def _name_of(function: Any) -> str | None:
-    """A function by its name and its text: editing it is noticed, what it calls is not (`transform_version`)."""
-    if function is None:
-        return None
-    try:
-        text = inspect.getsource(function)
-    except (OSError, TypeError):  # made in a shell, or not in Python: only its name is left
-        text = ""
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
-    return f"{name}:{hashlib.sha256(text.encode()).hexdigest()[:16]}"

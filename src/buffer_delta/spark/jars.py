@@ -12,13 +12,15 @@ If the process dies while it writes the list, a list that is cut short is no JSO
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ _SHIPPED_BY_SPARK = (
     "org.slf4j:slf4j-api",
     "org.xerial.snappy:snappy-java",
 )
-# hadoop-aws asks for one bundle of every AWS service, 686 MB; these modules, 15 MB, are what it uses.
+# hadoop-aws asks for one bundle of every AWS service, 686 MB; these modules, with hadoop-aws 14 MB, are what it uses.
 _AWS_BUNDLE = "software.amazon.awssdk:bundle"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client", "url-connection-client")
 _AWS_SHIPPED_BY_SPARK = (
@@ -103,6 +105,24 @@ def ivy_folder(config: Mapping[str, Any]) -> Path:
     return Path(str(config.get("spark.jars.ivy", Path.home() / ".ivy2.5.2")))
 
 
+@contextmanager
+def fetching(ivy: Path) -> Iterator[None]:
+    """One process at a time: two of Ivy's downloads of one file are in each other's way, and both starts may fail."""
+    try:
+        (ivy / "buffer-delta").mkdir(parents=True, exist_ok=True)
+        lock = (ivy / "buffer-delta" / "fetching").open("a")
+    except OSError as error:  # a home that is read-only: whoever fetches will say so
+        log.info("fetching without a lock: %s", error)
+        yield
+        return
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever dies lets it go
+        try:
+            yield
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # closing alone is not enough: a child forked meanwhile has the file too
+
+
 def known_jars(ivy: Path, packages: Sequence[str]) -> list[Path] | None:
     """The JARs of these packages, as an earlier start has fetched them; None if that has to be done again."""
     try:
@@ -122,7 +142,7 @@ def remember_jars(ivy: Path, packages: Sequence[str], fetched: Iterable[str]) ->
     """Write down what Ivy made of these packages. `fetched`: the files, as Spark's own settings name them."""
     folder = ivy / "jars"
     names = [name.rpartition("/")[2] for name in fetched]
-    shipped = {_artifact(jar.name) for jar in _spark_jars().glob("*.jar")}
+    shipped = {_artifact(jar.name) for jar in spark_jars().glob("*.jar")}
     jars = [folder / name for name in names if _artifact(name.partition("_")[2] or name) not in shipped]
     path = _list_file(ivy, packages)
     try:
@@ -145,10 +165,11 @@ def _artifact(jar: str) -> str:
     return re.sub(r"-\d[\w.]*(-.*)?\.jar$", "", jar)
 
 
-def _spark_jars() -> Path:
+def spark_jars() -> Path:
+    """The folder of the JARs that the installed pyspark ships."""
     return Path(pyspark.__file__).parent / "jars"
 
 
 def _hadoop_version() -> str:
-    found = sorted(_spark_jars().glob("hadoop-client-api-*.jar"))
+    found = sorted(spark_jars().glob("hadoop-client-api-*.jar"))
     return found[0].stem.removeprefix("hadoop-client-api-") if found else max(_AWS_SDK)

@@ -7,7 +7,7 @@
 Where a session or its JVM runs already, it is taken as it is, and only checked: settings belong to whoever started
 it. Otherwise one is started with Delta's JARs, and with those that the tables' URLs need (`jars.py`). They come from
 Maven the way Spark fetches any package, except that what an earlier start has fetched is used directly: that is faster
-and needs no network.
+and needs no network. Where `buffer-delta prepare` has made a class archive (`archive.py`), a start takes half as long.
 
 Settings that suit one machine and small tables are set where Spark runs on one machine (`local`, `local[…]`,
 `local-cluster[…]`), and nowhere else: a cluster has its own.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from buffer_delta.errors import JavaMissing, SparkUnusable
-from buffer_delta.spark import jars
+from buffer_delta.spark import archive, jars
 from buffer_delta.spark.s3a import FILE_SYSTEM, Loads, s3_buckets, s3a_settings, store_options
 from buffer_delta.spark.source import register
 
@@ -97,16 +96,12 @@ def spark_session(
         return running
     buckets = s3_buckets(loads.tables()) if loads else []
     packages = (jars.delta_package(), *(jars.s3_packages() if buckets else ()), *extra_packages)
+    given = {key: str(value) for key, value in config.items()}
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started the JVM and knows its settings
-        settings = _submitted_settings()
+        spark = _started(app_name, _submitted_settings() | given)
     else:
         check_java()
-        settings = _launch_settings(master or "local[*]", memory, packages, small, config, traces)
-    settings |= {key: str(value) for key, value in config.items()}
-    spark = _started(app_name, settings)
-    if "spark.jars.packages" in settings:
-        fetched = spark.sparkContext.getConf().get("spark.jars", "")
-        jars.remember_jars(jars.ivy_folder(config), packages, [jar for jar in fetched.split(",") if jar])
+        spark = _launched(app_name, master or "local[*]", memory, packages, small, given, traces)
     if buckets and loads is not None:
         # Inside the JVM, not as settings of Spark: those stand on its command line for everyone to read.
         hadoop = spark.sparkContext._jsc.hadoopConfiguration()
@@ -114,6 +109,33 @@ def spark_session(
             hadoop.set(key, value)
     _make_ready(spark, loads, data_source)
     return spark
+
+
+def _launched(
+    app_name: str,
+    master: str,
+    memory: str | None,
+    packages: Sequence[str],
+    small: bool | None,
+    config: Mapping[str, str],
+    traces: bool,
+) -> SparkSession:
+    """A session in a JVM that is started for it."""
+
+    def settings() -> dict[str, str]:
+        return {**_launch_settings(master, memory, packages, small, config, traces), **config}
+
+    asked = settings()
+    if "spark.jars.packages" not in asked:
+        return _started(app_name, asked)
+    ivy = jars.ivy_folder(config)
+    with jars.fetching(ivy):  # another process may have done it meanwhile
+        asked = settings()
+        spark = _started(app_name, asked)
+        if "spark.jars.packages" in asked:
+            fetched = spark.sparkContext.getConf().get("spark.jars", "")
+            jars.remember_jars(ivy, packages, [jar for jar in fetched.split(",") if jar])
+        return spark
 
 
 def _started(app_name: str, settings: Mapping[str, str]) -> SparkSession:
@@ -182,8 +204,7 @@ def check_delta(spark: SparkSession) -> None:
 
 def check_java() -> None:
     """Raise JavaMissing unless the Java that Spark would run is there and new enough."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    home, command = os.environ.get("JAVA_HOME"), archive.java_command()
     where = f"JAVA_HOME={home}" if home else "PATH"
     way_out = f"install Java {JAVA_VERSION_MIN} or later (a JRE is enough) and point JAVA_HOME to it or put it on PATH"
     if command is None:
@@ -265,6 +286,8 @@ def _launch_settings(
         "spark.master": master,
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": _CATALOG,
+        # In ms. Arrow's allocator gives freed memory back after 10, only to ask for it again with the next batch.
+        "spark.executorEnv.MIMALLOC_PURGE_DELAY": "1000",
     }
     if memory or here:
         settings["spark.driver.memory"] = memory or "2g"
@@ -278,9 +301,12 @@ def _launch_settings(
     if not given and is_one_process(master) and (known := jars.known_jars(jars.ivy_folder(config), packages)):
         # Not spark.jars: in local mode each start would copy them and load Delta in a second class loader.
         settings["spark.driver.extraClassPath"] = os.pathsep.join(str(jar) for jar in known)
+        if options := archive.using_options(jars.ivy_folder(config), known):
+            settings["spark.driver.defaultJavaOptions"] = " ".join(options)  # … to which config may add its own
     elif "spark.jars" not in given:
         settings["spark.jars.packages"] = ",".join(packages)
         settings["spark.jars.excludes"] = ",".join(jars.excludes(packages))
+        settings["spark.jars.ivy"] = str(jars.ivy_folder(config))  # Java asks the system for the home, not HOME
     return settings
 
 

@@ -1,14 +1,15 @@
-"""What runs on Spark's executors, through mapInArrow: decode, discover, probe. The driver gets none of the data.
+"""What runs on Spark's executors: decode, discover, probe. The driver gets none of the data.
 
-There is a task for each group. What all of them share (store, format, layout) travels once, as the function; each
-task's own group travels as the one row of its partition. So a task's size does not grow with the range.
+There is a task for each group, in a query (`run`) where rows come of it, else in a plain job (`jobs.py`). What all of
+them share (store, format, layout) travels once, as the function; each task's own group travels as the one row of its
+partition. So a task's size does not grow with the range.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -16,30 +17,19 @@ from pyspark.sql import DataFrame
 
 from buffer.consume.fetch import FetchHandle
 from buffer.model import BatchDescriptor
-from buffer_delta.decode import look
+from buffer_delta.decode import failures, look
 from buffer_delta.decode.failures import Failure
 from buffer_delta.decode.fetching import Group, in_groups
 from buffer_delta.decode.look import Check
 from buffer_delta.decode.rows import RowDecoder
 from buffer_delta.formats.base import Format
+from buffer_delta.spark.jobs import gather, payloads
 from buffer_delta.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Groups = Sequence[Sequence[BatchDescriptor]]
-
-_SCHEMAS = pa.schema([("schema", pa.binary())])
-_FAILURES = pa.schema(
-    [
-        ("sequence", pa.int64()),
-        ("location", pa.string()),
-        ("error", pa.string()),
-        ("kind", pa.string()),
-        ("index", pa.int64()),
-    ]
-)
-_COUNTS = pa.schema([("entries", pa.int64())])
 
 
 def decode(
@@ -57,22 +47,21 @@ def discover(
     spark: SparkSession, handle: FetchHandle, groups: Groups, form: Format, quarantined: Mapping[int, str] | Group
 ) -> list[pa.Schema]:
     """The columns that the batches need, one schema for each task."""
-    frame = run(spark, DiscoverTask(handle, form), in_groups(groups, quarantined), _SCHEMAS)
-    return [pa.ipc.read_schema(pa.py_buffer(bytes(row.schema))) for row in frame.collect()]
+    found = gather(spark, DiscoverTask(handle, form), in_groups(groups, quarantined))
+    return [pa.ipc.read_schema(pa.py_buffer(told)) for told in found]
 
 
 def probe(
     spark: SparkSession, handle: FetchHandle, groups: Sequence[Group], check: Check | None = None
 ) -> list[Failure]:
     """The batches and entries that cannot be read, and whose fault it is; see `look.probe`."""
-    frame = run(spark, ProbeTask(handle, check), groups, _FAILURES)
-    return [Failure(*(row[name] for name in _FAILURES.names)) for row in frame.collect()]
+    return failures.read(gather(spark, ProbeTask(handle, check), groups))
 
 
 def count(spark: SparkSession, handle: FetchHandle, descriptor: BatchDescriptor) -> int:
     """How many entries a batch has, told by whoever can read it."""
-    (row,) = run(spark, CountTask(handle), [Group([descriptor])], _COUNTS).collect()
-    return int(row.entries)
+    (told,) = gather(spark, CountTask(handle), [Group([descriptor])])
+    return int(told)
 
 
 class Task(Protocol):
@@ -95,9 +84,8 @@ class DiscoverTask:
     handle: FetchHandle
     format: Format
 
-    def __call__(self, group: Group) -> Iterator[pa.RecordBatch]:
-        found = look.discover(self.handle, group, self.format)
-        yield pa.RecordBatch.from_pydict({"schema": [found.serialize().to_pybytes()]}, schema=_SCHEMAS)
+    def __call__(self, group: Group) -> Iterator[bytes]:
+        yield look.discover(self.handle, group, self.format).serialize().to_pybytes()
 
 
 @dataclass(frozen=True)
@@ -105,17 +93,16 @@ class ProbeTask:
     handle: FetchHandle
     check: Check | None
 
-    def __call__(self, group: Group) -> Iterator[pa.RecordBatch]:
-        for failure in look.probe(self.handle, group, self.check):
-            yield pa.RecordBatch.from_pylist([asdict(failure)], schema=_FAILURES)
+    def __call__(self, group: Group) -> Iterator[bytes]:
+        yield from failures.told(look.probe(self.handle, group, self.check))
 
 
 @dataclass(frozen=True)
 class CountTask:
     handle: FetchHandle
 
-    def __call__(self, group: Group) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"entries": [look.count(self.handle, group)]}, schema=_COUNTS)
+    def __call__(self, group: Group) -> Iterator[bytes]:
+        yield str(look.count(self.handle, group)).encode()
 
 
 @dataclass(frozen=True)
@@ -133,11 +120,6 @@ class OnWorker:
 def run(spark: SparkSession, task: Task, groups: Sequence[Group], schema: pa.Schema) -> DataFrame:
     """What the task makes of each group, lazily, one partition for each."""
     return _one_each(spark, payloads(groups)).mapInArrow(OnWorker(task), spark_schema(schema))
-
-
-def payloads(groups: Sequence[Group]) -> list[bytes]:
-    """What travels to each task besides the function."""
-    return [pickle.dumps(group, pickle.HIGHEST_PROTOCOL) for group in groups]
 
 
 def _one_each(spark: SparkSession, values: list[bytes]) -> DataFrame:

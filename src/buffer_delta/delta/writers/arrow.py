@@ -4,6 +4,7 @@ The rows never enter the JVM: a task decodes its batches and writes the files, a
 line for each file (`delta/sink.py`). The driver commits these with the app's position in one transaction, which is
 Delta's own: the one that Spark's writer uses, on the same snapshot, with new columns in it, conflicts, row ids,
 in-commit timestamps and checkpoints as ever. It does not compute the table's state, so it does not grow with the table.
+On S3 the driver puts the same commit itself, on a condition, where Spark's log store would put it without one.
 
 What happens if …
     a task fails or runs twice       its files have names of their own; those that nobody reports are orphans
@@ -17,7 +18,7 @@ What happens if …
 Files of one staging are committed once: a second try stages anew. What decides whether Arrow may write a table is
 `arrow_fit`, asked about the metadata that this very transaction would commit.
 
-What this touches besides what `transaction.py` lists: DataType.fromJson, Action.fromJson, SQLMetrics.createMetric,
+What this touches besides what `transaction.py` lists: Action.fromJson, SQLMetrics.createMetric,
 the hook AutoCompact.
 """
 
@@ -27,13 +28,18 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from buffer.errors import InvalidConfig, InvalidInput
+from buffer.clock import SystemClock
+from buffer.errors import InvalidConfig, InvalidInput, StorageError
 from buffer_delta.delta.arrow_fit import why_not, why_not_made
 from buffer_delta.delta.columns import fitted
+from buffer_delta.delta.commit_file import append_actions, location_of, put_commit, why_not_trusted
+from buffer_delta.delta.commit_file import why_not as why_not_put
 from buffer_delta.delta.file_rules import FileRules
 from buffer_delta.delta.log import Snapshot
+from buffer_delta.delta.preflight import is_s3, puts_blindly
 from buffer_delta.delta.sink import FileSink, WrittenFiles
 from buffer_delta.delta.table_store import NoStore, TableStore, table_store
 from buffer_delta.delta.txn import Txn
@@ -70,34 +76,34 @@ class ArrowWriter:
         self._table_options = table_options
         self._target_file_bytes = target_file_bytes
         self._transactions = Transactions(spark)
+        self._found: list[TableStore] = []
+        """Stores that have shown the table's log."""
+        self._tried: list[tuple[TableStore, str | None]] = []
+        """Stores that were asked whether they keep their word, and why not."""
         self._nothing = spark.createDataFrame([], "nothing INT")
+        self._java = _JavaNames(spark)
+        self._last: tuple[StructType, FileSink, int] | None = None
 
     def why_not(self, snapshot: Snapshot) -> str | None:
         """What a table has against it."""
         java = snapshot.java
-        reason = why_not(str(java.protocol().json()), str(java.metadata().json()))
-        return reason or self._of_session() or self._no_store(snapshot.log)
+        reason = why_not(str(java.protocol().json()), str(java.metadata().json())) or self._of_session()
+        if reason is not None:
+            return reason
+        table = self._store(snapshot.log)
+        return table.reason if isinstance(table, NoStore) else self._unseen(table, snapshot.version)
 
     def why_not_made(self, properties: Mapping[str, str], java_log: Any) -> str | None:
         """The same of a table that is not there yet, as far as it is known; None for its log: only its name is."""
         return why_not_made(properties) or (self._no_store(java_log) if java_log is not None else None)
 
-    def begin(self, prepared: Prepared, txn: Txn) -> tuple[Begun, FileSink] | Unfit:
+    def begin(self, prepared: Prepared, txn: Txn) -> tuple[Begun, FileSink, OwnCommit | None] | Unfit:
         """The transaction with the columns that the rows bring, and the sink for the rows. Writes nothing.
 
         Raises what Delta raises of rows that do not fit.
         """
         begun = self._transactions.begin(prepared.seen, txn, self._nothing, merge_schema=prepared.merge_schema)
-        python, session = self._transactions.python, self._spark._jsparkSession
-        begun.command.updateMetadata(
-            session,
-            begun.transaction,
-            self._java_type(fitted(prepared.rows.schema, prepared.seen.schema)),
-            python.toSeq([]),
-            python.toScalaMap({}),
-            False,
-            False,
-        )
+        begun.update_columns(fitted(prepared.rows.schema, prepared.seen.schema))
         protocol = str(begun.transaction.protocol().json())
         metadata = str(begun.transaction.metadata().json())
         reason = why_not(protocol, metadata) or self._of_session()
@@ -106,15 +112,83 @@ class ArrowWriter:
         table = self._store(begun.log)
         if isinstance(table, NoStore):
             return Unfit(table.reason)
+        unseen = self._unseen(table, prepared.seen.snapshot.version)
+        if unseen is not None:
+            return Unfit(unseen)
         rules = self._rules(protocol, metadata)
-        return rules if isinstance(rules, Unfit) else (begun, FileSink(rules, table))
+        if isinstance(rules, Unfit):
+            return rules
+        own = self._own_commit(begun, prepared, txn, table, protocol, metadata)
+        return begun, FileSink(rules, table), own
 
     def stage(self, prepared: Prepared, txn: Txn) -> Staged | Unfit:
         found = self.begin(prepared, txn)
+        self._last = None
         if isinstance(found, Unfit):
             return found
-        begun, sink = found
-        return _ArrowStaged(begun, WrittenFiles.of(prepared.rows.drained(sink)))
+        begun, sink, own = found
+        self._last = prepared.rows.schema, sink, prepared.seen.snapshot.version
+        return _ArrowStaged(begun, WrittenFiles.of(prepared.rows.drained(sink), prepared.rows.count), self._java, own)
+
+    def _own_commit(
+        self, begun: Begun, prepared: Prepared, txn: Txn, table: TableStore, protocol: str, metadata: str
+    ) -> OwnCommit | None:
+        """Where Spark would put the commit without a condition, and nothing in it is Delta's alone to do."""
+        location = str(begun.log.dataPath().toString())
+        if (
+            not is_s3(location)
+            or not puts_blindly(location, self._spark_settings)
+            or why_not_put(protocol, metadata) is not None
+        ):
+            return None
+        if str(self._spark.conf.get("spark.databricks.delta.autoCompact.enabled", "false")).lower() != "false":
+            return None
+        if self._why_not_trusted(table) is not None:
+            return None
+        seen = prepared.seen.snapshot
+        before = (str(seen.java.protocol().json()), str(seen.java.metadata().json()))
+        changes = tuple(now for now, then in zip((protocol, metadata), before, strict=True) if now != then)
+        return OwnCommit(begun, table, txn, seen.version, seen.table_id, changes)
+
+    def _why_not_trusted(self, table: TableStore) -> str | None:
+        """Why commits are not put there by us; asked once for each store."""
+        for tried, reason in self._tried:
+            if tried == table:
+                return reason
+        reason = why_not_trusted(table.open(), SystemClock())
+        self._tried.append((table, reason))
+        if reason is not None:
+            log.warning(
+                "%s: commits go through Spark's log store, which is safe with one driver only: %s", table.url, reason
+            )
+        return reason
+
+    @cached_property
+    def _spark_settings(self) -> dict[str, str]:
+        return dict(self._spark.sparkContext.getConf().getAll())
+
+    def last_sink(self, rows: StructType | None = None) -> FileSink | None:
+        """What the last rows that were staged went into, if their columns were these, or any.
+
+        Only while the version that it was begun on is there: files in the folder of a table that was dropped would be
+        all that is in it, and Delta creates none where there are files."""
+        if self._last is None or (rows is not None and rows != self._last[0]):
+            return None
+        _, sink, version = self._last
+        try:
+            sink.table.open().head(location_of(version))
+        except StorageError:
+            return None
+        return sink
+
+    def sink_of(self, snapshot: Snapshot, rows: StructType | None) -> FileSink | None:
+        """What rows that bring nothing new would go into, as the table is now. None: Spark writes them, or they do."""
+        names = {field.name.lower() for field in rows.fields} if rows is not None else set()
+        if self.why_not(snapshot) is not None or not names <= {name.lower() for name in snapshot.columns}:
+            return None
+        rules = self._rules(str(snapshot.java.protocol().json()), str(snapshot.java.metadata().json()))
+        table = self._store(snapshot.log)
+        return None if isinstance(rules, Unfit) or isinstance(table, NoStore) else FileSink(rules, table)
 
     def _store(self, java_log: Any) -> TableStore | NoStore:
         """The table's own store, by the settings that its log is read with."""
@@ -123,6 +197,23 @@ class ArrowWriter:
         is_local = location.startswith("file:") or self._table_options is not None
         settings = {} if is_local else dict(java_log.newDeltaHadoopConf().getValByRegex(_STORE_SETTINGS))
         return table_store(location, settings, self._table_options)
+
+    def _unseen(self, table: TableStore, version: int) -> str | None:
+        """Why this store is not the table's: it must find the version that Spark has just read, once.
+
+        Settings are translated, and options may name another place: files that are written there would be in no table.
+        Raises StorageError where asking again may help.
+        """
+        if not table.is_remote or table in self._found:
+            return None
+        try:
+            table.open().head(location_of(version))
+        except StorageError as error:
+            if error.retryable:
+                raise
+            return f"its own store does not find version {version} of its log: {error}"
+        self._found.append(table)
+        return None
 
     def _no_store(self, java_log: Any) -> str | None:
         found = self._store(java_log)
@@ -140,9 +231,6 @@ class ArrowWriter:
             return rules
         return replace(rules, target_file_bytes=self._target_file_bytes)
 
-    def _java_type(self, schema: StructType) -> Any:
-        return self._spark._jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-
     def _of_session(self) -> str | None:
         """What Spark's writer would do because of the session's settings."""
         if _is_true(self._spark.conf.get("spark.databricks.delta.optimizeWrite.enabled", "false")):
@@ -152,35 +240,85 @@ class ArrowWriter:
         return None
 
 
+class _JavaNames:
+    """What a commit needs of the JVM. Each step of a name is a call, so they are looked up once."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        self.python = jvm.org.apache.spark.api.python.PythonUtils
+        self.action_of = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
+        self.auto_compact = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "AutoCompact$"), "MODULE$")
+        self.metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+
+
+@dataclass(frozen=True)
+class OwnCommit:
+    """A commit that is put by us and not by Spark's log store: see `delta/commit_file.py`."""
+
+    begun: Begun
+    table: TableStore
+    txn: Txn
+    version: int
+    """That the transaction was begun on."""
+    table_id: str
+    changes: tuple[str, ...]
+    """The table's new protocol or metadata, if it gets one."""
+
+    def commit(self, files: WrittenFiles) -> Written:
+        clock = SystemClock()
+        actions = append_actions(
+            self.txn,
+            files.actions,
+            read_version=self.version,
+            metrics=_counts(files),
+            changes=self.changes,
+            now_ms=clock.now_ms(),
+        )
+        store = self.table.open()
+        version = put_commit(
+            store,
+            after=self.version,
+            actions=actions,
+            app_id=self.txn.app_id,
+            clock=clock,
+            table_id=self.table_id,
+        )
+        self.begun.refresh()
+        return Written(version, files.rows, len(files.actions), files.size_bytes)
+
+
+def _counts(files: WrittenFiles) -> dict[str, int]:
+    return {"numFiles": len(files.actions), "numOutputRows": files.rows, "numOutputBytes": files.size_bytes}
+
+
 @dataclass(frozen=True)
 class _ArrowStaged:
     """Files that are written, with the transaction that would commit them."""
 
     begun: Begun
     files: WrittenFiles
+    java: _JavaNames
+    own: OwnCommit | None = None
 
     def commit(self) -> Written | None:
-        begun, files = self.begun, self.files
-        spark, jvm = begun.spark, begun.spark._jvm
-        python = jvm.org.apache.spark.api.python.PythonUtils
-        session = spark._jsparkSession
+        if self.own is not None:
+            return self.own.commit(self.files)
+        begun, files, python = self.begun, self.files, self.java.python
+        session = begun.spark._jsparkSession
         position = begun.command.createSetTransaction(session, begun.log, begun.options).get()
-        parse = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
-        actions = python.toSeq([position, *map(parse, files.actions)])
-        counts = {"numFiles": len(files.actions), "numOutputRows": files.rows, "numOutputBytes": files.size_bytes}
+        actions = python.toSeq([position, *map(self.java.action_of, files.actions)])
+        counts = _counts(files)
         begun.transaction.registerSQLMetrics(session, python.toScalaMap(self._metrics(counts)))
         if files.actions:  # as Delta's own writer does: the hook looks itself whether the table wants it
-            hook = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "AutoCompact$"), "MODULE$")
-            begun.transaction.registerPostCommitHook(hook)
+            begun.transaction.registerPostCommitHook(self.java.auto_compact)
         version = begun.commit(actions, python.toScalaMap({}))
         return None if version is None else Written(version, files.rows, len(files.actions), files.size_bytes)
 
     def _metrics(self, counts: Mapping[str, int]) -> dict[str, Any]:
         """For DESCRIBE HISTORY."""
-        spark = self.begun.spark
-        context, made = spark._jsparkSession.sparkContext(), {}
+        context, made = self.begun.spark._jsparkSession.sparkContext(), {}
         for name, count in counts.items():
-            made[name] = spark._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(context, name)
+            made[name] = self.java.metric(context, name)
             made[name].set(count)
         return made
 
@@ -193,7 +331,7 @@ class Auto:
 
     def __init__(self, arrow: ArrowWriter, spark: StagingWriter, table: str, *, only_arrow: bool) -> None:
         self.arrow = arrow
-        self._spark = spark
+        self.plain = spark
         self._table = table
         self._only_arrow = only_arrow
         self._said: str | None = None
@@ -206,7 +344,7 @@ class Auto:
         if not isinstance(staged, Unfit):
             return staged
         self.refuse(staged.reason)
-        return self._spark.stage(prepared, txn)
+        return self.plain.stage(prepared, txn)
 
     def refuse(self, reason: str) -> None:
         """Say that Arrow does not write this table; raise that, if nothing else may."""
@@ -218,7 +356,7 @@ class Auto:
             )
         if self._said != reason:
             self._said = reason
-            log.info("%s is written by Spark's own writer, not by Arrow: %s", self._table, reason)
+            log.warning("%s is written by Spark's own writer, not by Arrow: %s", self._table, reason)
 
 
 def _is_true(text: str | None) -> bool:

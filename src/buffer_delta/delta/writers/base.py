@@ -47,6 +47,11 @@ class Rows(Protocol):
         """Their columns, all nullable."""
         ...
 
+    @property
+    def count(self) -> int | None:
+        """How many there are, where it is known: then a writer commits so many or nothing."""
+        ...
+
     def frame(self) -> DataFrame:
         """As a DataFrame, lazily."""
         ...
@@ -73,12 +78,19 @@ class FrameRows:
     def schema(self) -> StructType:
         return self.rows.schema
 
+    @property
+    def count(self) -> None:
+        return None
+
     def frame(self) -> DataFrame:
         return self.rows
 
     def drained(self, sink: Sink) -> list[bytes]:
-        found: Sequence[tuple[bytes]] = self.rows.mapInArrow(_Told(sink), "told binary").collect()
-        return [bytes(told) for (told,) in found]
+        # mapInArrow takes a name with a dot or a backquote for something else: the columns get theirs back there.
+        plain = self.rows.toDF(*(f"c{number}" for number in range(len(self.rows.columns))))
+        told = _Told(sink, tuple(self.rows.columns))
+        found: Sequence[tuple[bytes]] = plain.mapInArrow(told, "told binary").collect()
+        return [bytes(said) for (said,) in found]
 
     def with_nulls(self, columns: StructType) -> FrameRows:
         return FrameRows(self.rows.withColumns({f.name: lit(None).cast(f.dataType) for f in columns.fields}))
@@ -89,9 +101,10 @@ class _Told:
     """A sink as mapInArrow wants it."""
 
     sink: Sink
+    names: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for told in self.sink(batches):
+        for told in self.sink(batch.rename_columns(list(self.names)) for batch in batches):
             yield pa.RecordBatch.from_pydict({"told": pa.array([told], pa.binary())})
 
 

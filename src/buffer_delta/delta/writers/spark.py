@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from buffer_delta.delta.columns import widened
+from buffer_delta.delta.sink import check_count
+from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.delta.writers.base import Prepared, Staged, Writer, Written
 from buffer_delta.delta.writers.transaction import Begun, Transactions, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+NO_TXN = Txn("", 0, 0, 0, 0)  # of a transaction that is never committed
 
 
 def spark_writer(spark: SparkSession, name: str | None, path: str | None) -> Writer:
@@ -66,7 +71,17 @@ class Fast:
     def stage(self, prepared: Prepared, txn: Txn) -> Staged:
         begun = self._transactions.begin(prepared.seen, txn, _frame(prepared), merge_schema=prepared.merge_schema)
         session, none = self._spark._jsparkSession, self._transactions.none
-        return _FastStaged(begun, begun.command.writeAndReturnCommitData(begun.transaction, session, none, False))
+        data = begun.command.writeAndReturnCommitData(begun.transaction, session, none, False)
+        counted = prepared.rows.count
+        written = begun.metric("numOutputRows") if counted is not None else None
+        if written is not None:  # None: this session keeps no metrics
+            check_count(written, counted)
+        return _FastStaged(begun, data)
+
+    def check_columns(self, columns: StructType, seen: TableState) -> None:
+        """Raise what Delta has against rows of these columns, new ones and wider ones allowed. Writes nothing."""
+        nothing = self._spark.createDataFrame([], columns)
+        self._transactions.begin(seen, NO_TXN, nothing, merge_schema=True).update_columns(columns)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Delta's own transaction, begun on the very version that was seen, for every writer that goes through the JVM.
 
 What it touches besides what `log.py` lists: WriteIntoDelta (its constructor, .updateMetadata, .createSetTransaction),
-DeltaOptions, DeltaOperations.Write, OptimisticTransaction.readTxn, .metadata, .protocol, .commitIfNeeded,
-.getOperationMetrics and .postCommitHooks (to take CheckpointHook out: no checkpoint is made inside a commit, see
-`delta/upkeep.py`), DeltaLog.startTransaction and .initialCatalogTable.
+DataType.fromJson, DeltaOptions, DeltaOperations.Write, OptimisticTransaction.readTxn, .metadata, .protocol,
+.commitIfNeeded, .getOperationMetrics and .postCommitHooks (to take CheckpointHook out: no checkpoint is made inside a
+commit, see `delta/upkeep.py`), DeltaLog.startTransaction and .initialCatalogTable.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 
@@ -20,6 +21,7 @@ from buffer_delta.delta.writers.base import Written
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,8 @@ _WANTED = {
     ("startTransaction", 2),
     ("initialCatalogTable", 0),
 }
+_FITS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""What was found out of a JVM, by the way to it."""
 
 
 class Transactions:
@@ -54,55 +58,49 @@ class Transactions:
         self._append = jvm.org.apache.spark.sql.SaveMode.Append
         self.none = jvm.scala.Option.empty()
         self._some = jvm.scala.Some
+        # Each step of a Java name is a call to the JVM, so these are looked up once, not for every commit.
         self._checkpoint_hook = getattr(getattr(self._delta.hooks, "CheckpointHook$"), "MODULE$")
+        self._options = self._delta.DeltaOptions
+        self._command = self._delta.commands.WriteIntoDelta
+        self._operation = getattr(self._delta, "DeltaOperations$Write")
+        self.nothing = self.python.toSeq([])
+        self.no_map = self.python.toScalaMap({})
 
     @staticmethod
     def fit(spark: SparkSession) -> bool:
-        jvm = spark._jvm
-        loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-        try:
-            counts = [
-                [c.getParameterCount() for c in loader.loadClass(name).getConstructors()]
-                for name in (_COMMAND, _OPERATION)
-            ]
-            methods = {
-                (m.getName(), m.getParameterCount())
-                for name in (_COMMAND, _TRANSACTION, _LOG, _HOOK)
-                for m in loader.loadClass(name).getMethods()
-            }
-        except Py4JError:  # no such class
-            counts, methods = [], set()
-        known = counts == [[9], [9]] and methods >= _WANTED
-        if not known:
-            log.info("this build of Delta is not known: commits go through its public API, which is slower")
-        return known
+        gateway = spark.sparkContext._gateway
+        if gateway not in _FITS:  # thousands of calls: once for a JVM, not for every table of every loader
+            _FITS[gateway] = _fits(spark._jvm)
+            if not _FITS[gateway]:
+                log.info("this build of Delta is not known: commits go through its public API, which is slower")
+        return _FITS[gateway]
 
     def begin(self, seen: TableState, txn: Txn, rows: DataFrame, *, merge_schema: bool) -> Begun:
         """On top of what was seen. `rows` are those that Delta's command would write, if it is asked to."""
         session = self._spark._jsparkSession
         delta_log, snapshot = seen.snapshot.log, seen.snapshot.java
         catalog = delta_log.initialCatalogTable()
-        nothing = self.python.toSeq([])
         options = self.python.toScalaMap(write_options(txn, merge_schema=merge_schema))
-        made = self._delta.DeltaOptions(options, session.sessionState().conf())
-        command = self._delta.commands.WriteIntoDelta(
+        made = self._options(options, session.sessionState().conf())
+        command = self._command(
             delta_log,
             self._append,
             made,
-            nothing,
-            self.python.toScalaMap({}),
+            self.nothing,
+            self.no_map,
             rows._jdf,
             catalog,
             self.none,
             False,
         )
         transaction = delta_log.startTransaction(catalog, self._some(snapshot))
-        # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`.
+        # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`. Delta's checksum of the
+        # new version stays in: one that is listed without it makes Delta read the whole table.
         transaction.postCommitHooks().subtractOne(self._checkpoint_hook)
         transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
         merged = self._some(True) if merge_schema else self.none
-        operation = getattr(self._delta, "DeltaOperations$Write")(
-            self._append, self._some(nothing), self.none, made.userMetadata(), self.none, self.none, merged,
+        operation = self._operation(
+            self._append, self._some(self.nothing), self.none, made.userMetadata(), self.none, self.none, merged,
             self.none, self.none,
         )  # fmt: skip
         return Begun(self._spark, delta_log, transaction, command, self._some(made), operation)
@@ -119,24 +117,57 @@ class Begun:
     options: Any
     operation: Any
 
+    def update_columns(self, columns: StructType) -> None:
+        """Give the table the columns that such rows bring, in this transaction. Raises what Delta has against it."""
+        session, jvm = self.spark._jsparkSession, self.spark._jvm
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        java_type = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
+        self.command.updateMetadata(
+            session, self.transaction, java_type, python.toSeq([]), python.toScalaMap({}), False, False
+        )
+
     def commit(self, actions: Any, tags: Any) -> int | None:
         """The version that it made; None if Delta saw nothing to commit."""
         version = self.transaction.commitIfNeeded(actions, self.operation, tags)
-        # Whoever has cached the table sees the rows.
-        self.spark.catalog.refreshByPath(str(self.log.dataPath().toString()))
+        self.refresh()
         return None if version.isEmpty() else int(version.get())
+
+    def refresh(self) -> None:
+        """Whoever has cached the table sees the rows."""
+        self.spark.catalog.refreshByPath(str(self.log.dataPath().toString()))
 
     def counted(self, version: int | None) -> Written | None:
         """What Delta itself counted while it wrote."""
-        metrics = self.transaction.getOperationMetrics(self.operation)
-        if version is None or metrics.isEmpty():
+        rows = self.metric("numOutputRows")
+        if version is None or rows is None:
             return None
+        return Written(version, rows, self.metric("numFiles") or 0, self.metric("numOutputBytes") or 0)
 
-        def count(name: str) -> int:
-            found = metrics.get().get(name)
-            return int(found.get()) if found.isDefined() else 0
+    def metric(self, name: str) -> int | None:
+        """One of Delta's counts of what was written for this transaction; None if the session keeps none."""
+        metrics = self.transaction.getOperationMetrics(self.operation)
+        if metrics.isEmpty():
+            return None
+        found = metrics.get().get(name)
+        return int(found.get()) if found.isDefined() else 0
 
-        return Written(version, count("numOutputRows"), count("numFiles"), count("numOutputBytes"))
+
+def _fits(jvm: Any) -> bool:
+    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
+    names = {name for name, _ in _WANTED}
+    try:
+        counts = [
+            [c.getParameterCount() for c in loader.loadClass(name).getConstructors()] for name in (_COMMAND, _OPERATION)
+        ]
+        methods = {
+            (called, m.getParameterCount())
+            for name in (_COMMAND, _TRANSACTION, _LOG, _HOOK)
+            for m in loader.loadClass(name).getMethods()
+            if (called := m.getName()) in names
+        }
+    except Py4JError:  # no such class
+        return False
+    return counts == [[9], [9]] and methods >= _WANTED
 
 
 def write_options(txn: Txn, *, merge_schema: bool) -> dict[str, str]:

@@ -68,7 +68,7 @@ class BufferDataSource(DataSource):
         if overwrite:
             raise InvalidInput("a queue cannot be overwritten: write with mode('append')")
         options = write_options(self.options, FORMATS_OUT)
-        return QueueWriter(options, encoder_for(options.format, _arrow(schema)))
+        return QueueWriter(options, encoder_for(options.format, _arrow(schema), options.framing, options.schema_id))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  (Spark's name)
         if overwrite:
@@ -79,7 +79,7 @@ class BufferDataSource(DataSource):
                 "client_id and client_seq are for batch writes: a stream has its query's id and the ranges' numbers",
                 key="client_id",
             )
-        return StreamWriter(options, encoder_for(options.format, _arrow(schema)))
+        return StreamWriter(options, encoder_for(options.format, _arrow(schema), options.framing, options.schema_id))
 
     def __repr__(self) -> str:
         return f"BufferDataSource({self.options.get('path')!r})"  # the other options may hold secrets

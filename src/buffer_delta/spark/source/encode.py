@@ -2,6 +2,8 @@
 
     raw      the column `value`, binary or string, as it is
     json     every column but `metadata`, as one JSON object for each row; fields that are null are left out
+    avro     every column but `metadata`, as one Avro record for each row, of the schema that
+             `buffer_delta.formats.avro_schema` tells; `framing` puts the schema's fingerprint or number before it
     arrow    every column but `metadata`, as one Arrow IPC stream for many rows
 
 The column `metadata`, binary or string, may be there in all of them: it becomes the metadata of the entries. JSON is
@@ -21,11 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from buffer.errors import InvalidInput
+from buffer.errors import InvalidConfig, InvalidInput
+from buffer_delta.formats.avro import encode as avro
+from buffer_delta.formats.schemas import arrow_schema
 
 VALUE = "value"
 METADATA = "metadata"
-FORMATS_OUT = ("raw", "json", "arrow")
+FORMATS_OUT = ("raw", "json", "avro", "arrow")
 
 Part = tuple[pa.Array, bytes]
 """Entries, as binary, and the metadata that all of them have."""
@@ -39,6 +43,8 @@ class Encoder:
     columns: tuple[str, ...]
     """Of the data."""
     has_metadata: bool
+    frame: bytes = b""
+    """What stands before each Avro record."""
 
     def parts(self, rows: pa.RecordBatch) -> Iterator[Part]:
         """The entries of some rows, in order. Raises InvalidInput for a value that cannot be one."""
@@ -52,6 +58,8 @@ class Encoder:
             with pa.ipc.new_stream(sink, rows.schema) as stream:
                 stream.write_batch(rows)
             return pa.array([sink.getvalue().to_pybytes()], pa.binary())
+        if self.format == "avro":
+            return avro.encoded(rows, self.frame)
         if self.format == "json":
             return pa.array(_json_texts(rows), pa.binary())
         values = rows.column(0)
@@ -74,8 +82,10 @@ class Encoder:
             yield rows.slice(start, stop - start), metadata[start].as_py()
 
 
-def encoder_for(form: str, schema: pa.Schema) -> Encoder:
+def encoder_for(form: str, schema: pa.Schema, framing: str = "none", schema_id: int | None = None) -> Encoder:
     """The encoder of a write, before any row comes. Raises InvalidInput if its columns do not fit."""
+    for field in schema:
+        _refuse_variant(field.type, field.name)
     has_metadata = METADATA in schema.names
     columns = tuple(name for name in schema.names if name != METADATA)
     if has_metadata and not _is_bytes(schema.field(METADATA).type):
@@ -93,7 +103,27 @@ def encoder_for(form: str, schema: pa.Schema) -> Encoder:
     if form == "json":
         for name in columns:
             _writer(schema.field(name).type, name)
-    return Encoder(form, columns, has_metadata)
+    frame = b""
+    if form == "avro":
+        frame = _avro_frame(pa.schema([schema.field(name) for name in columns]), framing, schema_id)
+    return Encoder(form, columns, has_metadata, frame)
+
+
+def _refuse_variant(kind: pa.DataType, name: str) -> None:
+    """A VARIANT comes as a struct of two binaries; written as that, no reader would know what it was."""
+    inner = [kind.field(index) for index in range(kind.num_fields)]
+    if any((field.metadata or {}).get(b"variant") == b"true" for field in inner):
+        raise InvalidInput(f"the column {name!r} is a VARIANT, which no format holds: select to_json({name}) instead")
+    for field in inner:
+        _refuse_variant(field.type, f"{name}.{field.name}")
+
+
+def _avro_frame(columns: pa.Schema, framing: str, schema_id: int | None) -> bytes:
+    try:
+        avro.avro_schema(columns)
+    except InvalidConfig as error:
+        raise InvalidInput(f"cannot be written as Avro: {error}") from error
+    return avro.head(arrow_schema(columns), framing, schema_id)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -108,7 +138,14 @@ def _json_texts(rows: pa.RecordBatch) -> list[bytes]:
     columns = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         write = _writer(field.type, field.name)
-        columns.append((field.name, [None if value is None else write(value) for value in column.to_pylist()]))
+        try:
+            values = column.to_pylist()
+        except (OverflowError, ValueError) as error:  # Python knows the years 1 to 9999, Spark more
+            raise InvalidInput(
+                f"the column {field.name!r} has a date or time that cannot be written as JSON ({error}): write with "
+                "option('format', 'avro') or 'arrow', or cast it to a string"
+            ) from error
+        columns.append((field.name, [None if value is None else write(value) for value in values]))
     names = [name for name, _ in columns]
     return [
         json.dumps(

@@ -21,6 +21,7 @@ from buffer.config import DEFAULT_MANIFEST_PATH, GIB, MIB, ConsumerConfig, Produ
 from buffer.errors import InvalidConfig
 from buffer.produce.adopt import CallId
 from buffer_delta.config import PROVENANCE_COLUMNS
+from buffer_delta.formats.avro.names import FRAMINGS, SCHEMA_ID_MAX
 from buffer_delta.formats.base import Format
 from buffer_delta.formats.registry import check_name, format_class
 
@@ -35,14 +36,25 @@ COLUMNS = "columns."
 _WHERE = ("path", "manifest_path", "data_path_prefix")
 _READ_OPTIONS = (
     *_WHERE,
-    *("format", "mode", "view", "columns", "columns.<name>", "start", "ack", "from_sequence", "to_sequence"),
+    *(
+        "format",
+        "mode",
+        "view",
+        "count_entries",
+        "columns",
+        "columns.<name>",
+        "start",
+        "ack",
+        "from_sequence",
+        "to_sequence",
+    ),
     *("max_batches_per_trigger", "max_bytes_per_trigger", "partition_bytes"),
     *("max_batch_bytes", "fetch_attempts", "gc_enabled", "former_prefixes"),
 )
 _WRITE_OPTIONS = (
     *_WHERE,
     *("format", "compression", "flush_size_bytes", "max_batch_bytes", "gc_grace_s", "append_timeout_s"),
-    *("client_id", "client_seq"),
+    *("client_id", "client_seq", "framing", "schema_id"),
 )
 _SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 """Of a stream's own writer, which hands them on."""
@@ -65,6 +77,8 @@ class ReadOptions:
     mode: str = "permissive"
     """What becomes of an entry that the format cannot understand."""
     view: str = "rows"
+    count_entries: bool = False
+    """The view `batches`: ask each object for its last bytes, which tell how many entries it has."""
     from_sequence: int | None = None
     """Batch reads: the first batch; the oldest there is unless given."""
     to_sequence: int | None = None
@@ -83,7 +97,15 @@ class ReadOptions:
         options = dict(self.format_options)
         if schema is not None:
             options.setdefault("schema", schema)
-        return format_class(self.format)(**options)
+        form = format_class(self.format)(**options)
+        if not form.evolving and form.variants:
+            raise InvalidConfig(
+                f"the schema has VARIANT columns ({', '.join(form.variants)}), which only the loader writes; read them "
+                "as STRING, which is their JSON text, and use parse_json",
+                key="schema",
+                value=list(form.variants),
+            )
+        return form
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
@@ -104,8 +126,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
             settings[key] = _whole(key, left.pop(key), 1)
     if "start" in left:
         settings["start"] = _start(left.pop("start"))
-    if "ack" in left:
-        settings["ack"] = _flag("ack", left.pop("ack"))
+    for key in ("ack", "count_entries"):
+        if key in left:
+            settings[key] = _flag(key, left.pop(key))
     settings["format_options"] = _format_options(form, left)
     if left:
         allowed = [*_READ_OPTIONS, *format_class(form).Options.setting_names()]
@@ -119,10 +142,14 @@ class WriteOptions:
 
     queue: ProducerConfig
     format: str = "raw"
+    framing: str = "none"
+    """What stands before an Avro record; see the format `avro`."""
+    schema_id: int | None = None
+    """With `confluent`: the number of the schema in the registry, which is not asked."""
     call: CallId | None = None
-    """Of a batch write that must go in once, however often it is run: the client, and the number of the run.
-
-    Not made up where none is given: the mark of every job would stay in the ledger for ever."""
+    """Of a batch write that must go in once, however often it is run: the client, and the number of the run."""
+    is_marked: bool = True
+    """Where none is given: whether the write gets a mark of its own, see `produce.append_once`."""
 
 
 def write_options(given: Mapping[str, str], formats: tuple[str, ...]) -> WriteOptions:
@@ -135,10 +162,21 @@ def write_options(given: Mapping[str, str], formats: tuple[str, ...]) -> WriteOp
             settings[key] = _whole(key, left.pop(key), 1)
     if "compression" in left:
         settings["compression"] = left.pop("compression").lower()
+    is_marked = left.get("client_id", "").lower() != "none" or "client_seq" in left
+    if not is_marked:
+        del left["client_id"]
     call = _call(left)
+    framing, schema_id = _framing(left, form)
     if left:
         raise _unknown(next(iter(left)), "a write", _WRITE_OPTIONS)
-    return WriteOptions(queue=ProducerConfig(**settings), format=form, call=call)
+    return WriteOptions(
+        queue=ProducerConfig(**settings),
+        format=form,
+        framing=framing,
+        schema_id=schema_id,
+        call=call,
+        is_marked=is_marked,
+    )
 
 
 def store_options(left: dict[str, str]) -> dict[str, Any]:
@@ -212,6 +250,25 @@ def _call(left: dict[str, str]) -> CallId | None:
             key="client_seq" if client_id else "client_id",
         )
     return CallId(client_id, _whole("client_seq", client_seq, 0))
+
+
+def _framing(left: dict[str, str], form: str) -> tuple[str, int | None]:
+    """How Avro records are framed, and the number that `confluent` needs."""
+    if form != "avro":
+        return "none", None  # then the two are unknown options
+    framing = _choice("framing", left.pop("framing", "none").lower(), FRAMINGS)
+    if framing != "confluent":
+        return framing, None
+    if "schema_id" not in left:
+        raise InvalidConfig(
+            "framing='confluent' needs schema_id, the number that the registry gave to the schema; "
+            "buffer_delta.formats.avro_schema(frame.schema) tells which schema that is",
+            key="schema_id",
+        )
+    schema_id = _whole("schema_id", left.pop("schema_id"), 0)
+    if schema_id > SCHEMA_ID_MAX:
+        raise reject("schema_id", schema_id, f"at most {SCHEMA_ID_MAX}")
+    return framing, schema_id
 
 
 def _columns(left: dict[str, str]) -> dict[str, str | None]:

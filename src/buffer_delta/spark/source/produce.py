@@ -7,26 +7,97 @@ uploaded, all of it in one write (`buffer.produce.adopt.append_uploads`).
   no entry names it: an orphan that the collector removes.
 - The driver dies before the append: nothing is in the queue. After it: everything is.
 - Order: by the number of the task, and in a task by its rows.
+- **The reply to the append is lost**: the write is one call of a client of its own (`append_once`), so it is repeated,
+  and what is in the queue already is recognised by its mark. A later write forgets the marks of those that are long
+  over. The driver dies: nobody repeats that call; a job that is run again appends again, unless it has a number of its
+  own (`client_id`, `client_seq`).
 - A job that takes longer than `gc_grace_s`, counted from the upload of its first task, may find uploads collected:
   the write fails then, with nothing appended. Give the grace period that the readers' collectors have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
+from buffer.backoff import Backoff
+from buffer.clients import ClientGuard, ClientLedger
 from buffer.clock import Clock
 from buffer.codec.batch import encode_batch_parts
 from buffer.config import ProducerConfig
+from buffer.errors import IdempotencyConflict, InvalidInput, MarksLost, ProducerStopped
 from buffer.manifest import PackedMetadata
+from buffer.names import ulid_time_ms
+from buffer.produce.adopt import CallId, CanAppend, append_uploads
+from buffer.produce.groups import queue_producer
 from buffer.produce.intake import CALL_OVERHEAD_BYTES, ENTRY_OVERHEAD_BYTES, check_call
 from buffer.produce.upload import Upload, put_under_new_name
 from buffer.store.base import CanPut
 from buffer_delta.formats.entries import as_binary, chunks
 from buffer_delta.spark.source.encode import Encoder
+
+log = logging.getLogger(__name__)
+
+ULID_CHARS = 26
+ONCE = "spark/once/"
+"""The clients of single writes: this, and a ULID."""
+FORGET_AFTER_S = 7 * 24 * 3600
+"""Marks of writes that began longer ago go when another write comes; half of it is more than any write may take."""
+REPEATS = Backoff(first_s=0.5, max_s=5.0, attempts_max=5)
+
+
+def append_once(uploads: Sequence[Upload], *, store: CanAppend, clock: Clock, config: ProducerConfig) -> None:
+    """Append all uploads in one write, once, also where a reply is lost. On an error nothing was appended, but for
+    ProducerStopped: nobody could tell, five times in a row.
+
+    A queue whose marks were lost, to a reader that knows none, gets them without one.
+    """
+    ulid = clock.new_ulid()
+    call = CallId(f"{ONCE}{ulid}", 0)
+    _forget_old(store, clock, config)
+    guard = ClientGuard(
+        call.client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s, alone=False
+    )
+    try:
+        guard.open(queue_producer(store, clock, config).read)
+    except MarksLost as error:  # found out before anything is sent: afterwards nobody could go on without a mark
+        log.warning("this write goes without a mark: %s", error)
+        append_uploads(uploads, store=store, clock=clock, config=config)
+        return
+    stopped: ProducerStopped | None = None
+    for _ in REPEATS.attempts(clock):
+        if clock.now_ms() - ulid_time_ms(ulid) > FORGET_AFTER_S * 1000 // 2:
+            break  # we were asleep: its mark may be forgotten
+        try:
+            append_uploads(uploads, store=store, clock=clock, config=config, call=call)
+        except IdempotencyConflict:
+            log.info("the reply to %s was lost, and it is in the queue", call)
+        except ProducerStopped as error:
+            stopped = error
+            continue
+        return
+    assert stopped is not None, "the first attempt has just begun"
+    raise stopped
+
+
+def _forget_old(store: CanAppend, clock: Clock, config: ProducerConfig) -> None:
+    ledger = ClientLedger(store, config.manifest_path, clock, timeout_s=config.append_timeout_s)
+    section = ledger.read()
+    before_ms = clock.now_ms() - FORGET_AFTER_S * 1000
+    old = [name for name in (section.marks if section is not None else ()) if _began_before(name, before_ms)]
+    if not old:
+        return
+    with suppress(InvalidInput):  # another write has forgotten them by now
+        ledger.forget(old)
+
+
+def _began_before(client_id: str, time_ms: int) -> bool:
+    ulid = client_id.removeprefix(ONCE)
+    return client_id.startswith(ONCE) and len(ulid) == ULID_CHARS and ulid_time_ms(ulid) < time_ms
 
 
 def upload_rows(

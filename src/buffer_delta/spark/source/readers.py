@@ -36,6 +36,7 @@ from buffer_delta.spark.source.snapshot import (
     dead_letter_row,
     dead_letters_in,
     row_tasks,
+    with_entries,
 )
 from buffer_delta.spark.source.stream import QueueStream
 
@@ -88,7 +89,10 @@ class BatchesReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TablePartition):  # Spark asks for one partition even where there are none
-            yield partition.rows.select(self._target.names).cast(self._target)
+            rows = partition.rows
+            if self._options.count_entries and "entries" in self._target.names:
+                rows = with_entries(opened(self._options), rows)
+            yield rows.select(self._target.names).cast(self._target)
 
 
 class LocationsPartition(InputPartition):

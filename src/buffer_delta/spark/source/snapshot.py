@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
-from buffer.errors import ManifestLost, ObjectNotFound
+from buffer.codec.batch import FOOTER_BYTES, batch_info
+from buffer.config import GIB
+from buffer.consume.fetch import stored_bytes_max
+from buffer.errors import CorruptBatch, ManifestLost, ObjectNotFound
 from buffer.inspect.status import read_manifest
 from buffer.manifest import Manifest
 from buffer.marks import without_mark
 from buffer.model import BatchDescriptor, Metadata
 from buffer.names import dead_letter_source, dead_letters_folder
-from buffer.store.base import CanGet, CanList, CanPoll, Object
+from buffer.store.base import CanGet, CanGetBounded, CanGetRange, CanList, CanPoll, Object
 from buffer_delta.decode.grouping import group
 from buffer_delta.decode.layout import INGESTED_AT, clamped_ms
 from buffer_delta.decode.sizes import BatchSizes, CanSize
@@ -24,8 +28,10 @@ from buffer_delta.spark.source.options import ReadOptions
 BATCH_COST_BYTES = 32 * 1024
 """What fetching a batch costs besides its bytes, in bytes: tiny batches make no tiny tasks, and no endless ones."""
 
-BATCH_ROWS_PER_TASK = 10_000
+BATCH_ROWS_PER_TASK = 1_000
 """Of the view `batches`."""
+FOOTERS_AT_ONCE = 16
+"""Requests on their way at the same time, while entries are counted."""
 
 CALL_TYPE = pa.struct(
     [("start_index", pa.int64()), ("ingested_at", INGESTED_AT), ("payload", pa.binary())],
@@ -35,12 +41,14 @@ BATCHES_SCHEMA = pa.schema(
         ("sequence", pa.int64()),
         ("location", pa.string()),
         ("bytes", pa.int64()),
+        ("entries", pa.int64()),
         ("first_ingested_at", INGESTED_AT),
         ("last_ingested_at", INGESTED_AT),
         ("metadata", pa.list_(CALL_TYPE)),
     ]
 )
-"""The view `batches`: one row for each batch in the queue, from the manifest and a listing; none is fetched."""
+"""The view `batches`: one row for each batch in the queue, from the manifest and a listing. None is fetched. How many
+entries a batch has, only its last seven bytes tell: they are asked for on request."""
 
 DEAD_LETTERS_PER_TASK = 16
 """Of the view `dead_letters`: each is an object of its own, and large."""
@@ -115,7 +123,7 @@ def in_tasks(
 
 
 def batch_rows(batches: Sequence[BatchDescriptor], sizes: Mapping[str, int]) -> pa.RecordBatch:
-    """The rows of the view `batches`. The size of an object that is gone is null."""
+    """The rows of the view `batches`, without their entries. The size of an object that is gone is null."""
     calls = [[_call(item) for item in without_mark(batch.metadata)] for batch in batches]
     times = [[call["ingested_at"] for call in made] for made in calls]
     return pa.RecordBatch.from_arrays(
@@ -123,12 +131,33 @@ def batch_rows(batches: Sequence[BatchDescriptor], sizes: Mapping[str, int]) -> 
             pa.array([batch.sequence for batch in batches], pa.int64()),
             pa.array([batch.location for batch in batches], pa.string()),
             pa.array([sizes[batch.location] or None for batch in batches], pa.int64()),
+            pa.nulls(len(batches), pa.int64()),
             pa.array([min(found, default=None) for found in times], INGESTED_AT),
             pa.array([max(found, default=None) for found in times], INGESTED_AT),
             pa.array(calls, BATCHES_SCHEMA.field("metadata").type),
         ],
         schema=BATCHES_SCHEMA,
     )
+
+
+def with_entries(store: object, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows of the view with how many entries the batches have; null for one that is gone, or is no batch."""
+    if not isinstance(store, CanGetRange):
+        return rows
+    places = zip(rows["location"].to_pylist(), rows["bytes"].to_pylist(), strict=True)
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        counts = list(pool.map(lambda place: _entries(store, *place), places))
+    at = rows.schema.get_field_index("entries")
+    return rows.set_column(at, rows.schema.field(at), pa.array(counts, pa.int64()))
+
+
+def _entries(store: CanGetRange, location: str, size: int | None) -> int | None:
+    if size is None or size < FOOTER_BYTES:
+        return None
+    try:
+        return batch_info(store.get_range(location, size - FOOTER_BYTES, FOOTER_BYTES)).record_count
+    except (ObjectNotFound, CorruptBatch):
+        return None
 
 
 def _call(item: Metadata) -> dict[str, Any]:
@@ -147,7 +176,10 @@ def dead_letters_in(store: CanList, prefix: str) -> list[str]:
 
 def dead_letter_row(store: CanGet, location: str) -> pa.RecordBatch:
     """The row of the view `dead_letters` for one of them."""
-    data = store.get(location).data
+    if isinstance(store, CanGetBounded):
+        data = store.get_bounded(location, stored_bytes_max(GIB)).data  # it may be as large as any batch
+    else:
+        data = store.get(location).data
     row = [dead_letter_source(location), location, len(data), data]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], field.type) for value, field in zip(row, DEAD_LETTERS_SCHEMA, strict=True)],

@@ -29,7 +29,7 @@ from buffer.produce.upload import Upload
 from buffer.store.open import open_store
 from buffer_delta.spark.source.encode import Encoder
 from buffer_delta.spark.source.options import WriteOptions
-from buffer_delta.spark.source.produce import upload_rows
+from buffer_delta.spark.source.produce import append_once, upload_rows
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,12 @@ class QueueWriter(DataSourceArrowWriter):
         return Uploaded(_uploaded(iterator, self._options, self._encoder))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        append(uploads_in(messages), self._options, self._options.call)
+        uploads, options = uploads_in(messages), self._options
+        if options.call is not None or not options.is_marked or not uploads:
+            append(uploads, options, options.call)
+            return
+        store = open_store(options.queue.store, **options.queue.store_options)
+        append_once(uploads, store=store, clock=SystemClock(), config=options.queue)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing to undo: no entry names what was uploaded, and the collector removes it."""

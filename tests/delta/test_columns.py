@@ -1,0 +1,26 @@
+"""Columns of rows and of a table that are one to Spark, however they are spelled."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+
+from buffer_delta.delta.columns import fitted, mismatch, unfit
+from buffer_delta.delta.screen import missing_columns
+
+SPELLINGS = [("id", "ID"), ("K", "k"), ("ſ", "s"), ("İ", "i̇"), ("ς", "σ")]
+"""Python's `lower()` tells the last four of them apart."""
+
+
+def columns(name: str, kind: object) -> StructType:
+    return StructType([StructField(name, kind)])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("one", "other"), SPELLINGS)
+def test_should_know_a_column_as_spark_does(one: str, other: str) -> None:
+    rows, table = columns(one, IntegerType()), columns(other, LongType())
+    assert fitted(rows, table) == columns(one, LongType())
+    assert mismatch("t", rows, table, merge_schema=False) is None
+    assert unfit(table, columns(one, StringType()))
+    assert missing_columns(rows, [other, "new"], None) == columns("new", StringType())
+    assert missing_columns(StructType([]), [one, other], table) == columns(one, LongType())
