@@ -10,11 +10,17 @@ import hypothesis
 import pytest
 
 from buffer.store import Store
+from buffer_delta.config import WRITERS
 from tests.servers import AzureServer, S3Server, StoreAddress, Unavailable, run_azure_server, run_s3_server
 
 pytest.register_assert_rewrite("buffer.testing.contract")
 hypothesis.settings.register_profile("no clock", deadline=None)  # a busy machine fails no test
 hypothesis.settings.load_profile("no clock")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--writer", choices=WRITERS, help="of the loaders under test, where they are not told: see docs")
+
 
 STORE_KINDS = ("memory", "local", "s3")
 NEAR_KINDS = ("memory", "local")

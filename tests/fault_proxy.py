@@ -18,7 +18,7 @@ import socketserver
 import struct
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -64,10 +64,13 @@ def evenly(share: float) -> dict[Fault, float]:
 
 
 @dataclass(frozen=True)
-class _Request:
+class Request:
     method: str
+    path: str
     head: bytes
     body: bytes
+    port: int
+    """Of the client's end: tells which process it came from."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,9 @@ class FaultProxy:
     counts: Counter[Fault] = field(default_factory=Counter)
     unanswered: int = 0
     """Requests that were dropped because the server did not answer."""
+    watch: Callable[[Request], Fault | None] | None = None
+    """Called with every request before anything becomes of it, in the thread of its connection: it may wait, and name
+    the fault that the request meets."""
 
     def __post_init__(self) -> None:
         assert sum(self.rates.values()) <= 1.0, "rates are shares of all requests"
@@ -216,7 +222,8 @@ class _Connection(socketserver.StreamRequestHandler):
         with proxy.tracked(self.connection):
             try:
                 while (request := self._read_request()) is not None:
-                    self._serve(request, proxy.choose())
+                    named = proxy.watch(request) if proxy.watch is not None else None
+                    self._serve(request, named or proxy.choose())
             except (_ClientGone, OSError):
                 pass  # the client, or `break_off`, ended it: that is what this proxy is for
             except _UpstreamGone:
@@ -228,7 +235,7 @@ class _Connection(socketserver.StreamRequestHandler):
             finally:
                 self._drop_upstream()
 
-    def _serve(self, request: _Request, fault: Fault) -> None:
+    def _serve(self, request: Request, fault: Fault) -> None:
         """Each fault is noted once the server's part is done, before the client can learn of it."""
         note = self.server.proxy.note
         if fault is Fault.CUT_UPLOAD and not request.body:
@@ -284,7 +291,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
     # The client's side
 
-    def _read_request(self) -> _Request | None:
+    def _read_request(self) -> Request | None:
         """The next request, or None when the client is done. It is passed on only once it is here as a whole."""
         head = bytearray()
         while not head.endswith(b"\r\n\r\n"):
@@ -296,8 +303,11 @@ class _Connection(socketserver.StreamRequestHandler):
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         assert "transfer-encoding" not in headers, f"{first}: bodies of unknown length are not passed on"
         length = int(headers.get("content-length") or 0)
+        if headers.get("expect", "").lower() == "100-continue":  # the client waits for that with its body
+            self.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = self.rfile.read(length)
-        return _Request(first.partition(" ")[0], bytes(head), body) if len(body) == length else None
+        method, path, _ = first.split(" ", 2)
+        return Request(method, path, bytes(head), body, self.client_address[1]) if len(body) == length else None
 
     def _answer(self, reply: _Reply) -> None:
         self.connection.sendall(reply.head + reply.body)
@@ -319,7 +329,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
     # The server's side
 
-    def _pass_on(self, request: _Request) -> _Reply:
+    def _pass_on(self, request: Request) -> _Reply:
         upstream = self._send_upstream(request.head + request.body)
         try:
             response = http.client.HTTPResponse(upstream, method=request.method)
@@ -368,7 +378,7 @@ def _reply_head(response: http.client.HTTPResponse, method: str, length: int) ->
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def _refusal(request: _Request, status: int, reason: str, code: str) -> _Reply:
+def _refusal(request: Request, status: int, reason: str, code: str) -> _Reply:
     body = f"<Error><Code>{code}</Code><Message>the proxy says so</Message></Error>".encode()
     head = f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
     return _Reply(head.encode(), b"" if request.method == "HEAD" else body)

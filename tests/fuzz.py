@@ -2,11 +2,11 @@
 
 Inputs come from the golden files and from batches made here, by mutations that know the formats: footers,
 lengths, truncations, spliced zstd frames, bit flips. Each input must end in a value or in the decoder's own
-error, and memory must stay bounded; the longest time that one took is printed for each kind. On a
+error, and memory must stay bounded; how much it grew and the longest time are printed for each kind. On a
 batch, `decode_batch` and `decode_batch_arrow` must agree, whichever
 road through the codec they take: the thresholds are moved so that tiny inputs meet Arrow's Parquet reader.
-Records, streams and schemas for the formats: see `tests.fuzz_formats`; ledgers, locations and whole queues:
-`tests.fuzz_queues`.
+Records, streams and schemas for the formats: see `tests.fuzz_formats` and `tests.fuzz_binary`; ledgers, locations and
+whole queues: `tests.fuzz_queues`. A loader over whole queues is a program of its own, `tests.fuzz_loader`.
 
 An input depends on the seed and on its number alone, so a failure is repeated with the seed, `--start` at its
 number and a count of 1. (But for the ULIDs in a whole queue, which are new each time.)
@@ -38,6 +38,7 @@ from buffer.codec.batch import decode_batch, decode_batch_arrow, encode_batch
 from buffer.errors import CorruptBatch, CorruptManifest
 from buffer.manifest import Manifest
 from tests.codec.batch_support import always_loops, always_pages, skippable_frame
+from tests.fuzz_binary import BINARY_CHECKS, BINARY_CORPUS, BINARY_TOKENS
 from tests.fuzz_formats import FORMAT_CHECKS, FORMAT_CORPUS, FORMAT_TOKENS, record, splice
 from tests.fuzz_queues import LEDGER_TOKENS, LOCATION_TOKENS, LOCATIONS, QUEUE_CHECKS, ledgers, queues
 
@@ -253,7 +254,9 @@ def check_manifest(data: bytes) -> bool:
 
 
 CHECKS: dict[str, Callable[[bytes], bool]] = {"batch": check_batch, "manifest": check_manifest}
-OTHER_CHECKS = FORMAT_CHECKS | QUEUE_CHECKS
+OTHER_CHECKS = FORMAT_CHECKS | BINARY_CHECKS | QUEUE_CHECKS
+RECORDS = FORMAT_CORPUS | BINARY_CORPUS
+TOKENS = FORMAT_TOKENS | BINARY_TOKENS
 
 
 def corpus() -> dict[str, list[bytes]]:
@@ -295,15 +298,21 @@ class Tally:
     seconds: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Of the processor, and the number of the input."""
 
+    bytes: Counter[str] = field(default_factory=Counter)
+    """By which inputs of a kind made the process's peak memory grow, all together."""
+
     def count(self, kind: str, accepted: bool, seconds: float, number: int) -> None:
         self.outcomes[f"{kind} {'accepted' if accepted else 'refused'}"] += 1
         self.seconds[kind] = max(self.seconds.get(kind, (0.0, 0)), (seconds, number))
 
 
+FORMAT_TURNS = ("json", "arrow", "csv", "avro", "json", "ddl", "protobuf", "otlp", "json", "text", "keyvalue")
+
+
 def kind_of(number: int) -> str:
     """Of 32 inputs three are for formats, which take longest, and five for what a queue has besides batches."""
     if number % 32 in (5, 13, 21):
-        return ("json", "arrow", "json", "ddl", "json", "text")[number // 32 % 6]
+        return FORMAT_TURNS[number // 32 % len(FORMAT_TURNS)]
     if number % 32 in (3, 9, 15, 25, 31):
         return ("ledger", "location", "ledger", "queue", "location")[number // 32 % 5]
     return "manifest" if number % 4 == 0 else "batch"
@@ -323,9 +332,9 @@ def make(rng: random.Random, kind: str, seeds: dict[str, list[bytes]]) -> list[b
         return [mutate(rng, data, GENERAL) if rng.randrange(2) else data]
     made = []
     for _ in range(1 if kind == "ddl" else rng.choice((1, 2, 4, 12))):
-        data = record(rng) if kind == "json" and rng.randrange(2) else rng.choice(FORMAT_CORPUS[kind])
-        if kind in FORMAT_TOKENS and rng.randrange(3):
-            data = splice(rng, data, FORMAT_TOKENS[kind])
+        data = record(rng) if kind == "json" and rng.randrange(2) else rng.choice(RECORDS[kind])
+        if kind in TOKENS and rng.randrange(3):
+            data = splice(rng, data, TOKENS[kind])
         made.append(mutate(rng, data, GENERAL) if rng.randrange(3) == 0 else data)
     return made
 
@@ -353,7 +362,7 @@ def run(seed: int, count: int, start: int = 0, tally: Tally | None = None) -> Co
         rng = random.Random(f"{seed}/{number}")
         kind = kind_of(number)
         entries = make(rng, kind, seeds)
-        started = time.process_time()
+        started, resident = time.process_time(), resident_bytes()
         try:
             accepted = CHECKS[kind](entries[0]) if kind in CHECKS else OTHER_CHECKS[kind](rng, entries)
         except BaseException:
@@ -361,6 +370,7 @@ def run(seed: int, count: int, start: int = 0, tally: Tally | None = None) -> Co
             raise
         seconds = time.process_time() - started
         tally.count(kind, accepted, seconds, number)
+        tally.bytes[kind] += resident_bytes() - resident
         if seconds > SECONDS_MAX:
             raise AssertionError(f"{seconds:.1f} s of the processor on {describe(kind, entries, seed, number)}")
         if before and resident_bytes() - before > GROWTH_MAX_BYTES:
@@ -388,6 +398,8 @@ def main() -> None:
     print(", ".join(f"{n:,} {what}" for what, n in sorted(tally.outcomes.items())))
     worst = (f"{kind} {s * 1000:.0f} ms (input {number})" for kind, (s, number) in sorted(tally.seconds.items()))
     print(f"longest for one input: {', '.join(worst)}")
+    grown = ", ".join(f"{kind} {size >> 20} MiB" for kind, size in sorted(tally.bytes.items()))
+    print(f"the peak grew by inputs of: {grown}")
     print(f"peak memory {resident_bytes() >> 20} MiB, of it Arrow {pa.default_memory_pool().max_memory() >> 20} MiB")
 
 

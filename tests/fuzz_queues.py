@@ -22,6 +22,8 @@ from buffer.inspect.status import queue_status, read_manifest
 from buffer.inspect.verify import check_batches
 from buffer.leases import LeaseConfig, LeaseQueue
 from buffer.ledger.clients import ClientsView
+from buffer.ledger.entries import ENTRIES_MAX, INDEX_MAX, listed
+from buffer.ledger.entries import count as count_of
 from buffer.ledger.envelope import Envelope
 from buffer.ledger.leases import LeaseLedger
 from buffer.ledger.plan import Ledger
@@ -54,6 +56,7 @@ LEDGER_TOKENS = (
         b'"leases":',
         b'"born":',
     ),
+    *(b"0-9999999999", b"0-4294967295", b"0-39999", b'"entries":{"0":{"r":"0-9"}},', b'"owed":[[0,1000000000000]]'),
     *(b"[" * 40, b'"\\ud800"', b"\xff", b"\xc2\x9b", b'"clients":{}', b'"generation":1,', b'"version":3'),
 )
 LOCATIONS = [
@@ -135,6 +138,16 @@ def ledgers() -> list[bytes]:
     ]
 
 
+def _check_listed(ledger: Envelope) -> None:
+    """What stands for many values in a few bytes is bounded by what fits in memory."""
+    if isinstance(ledger, Ledger):
+        for entries in (ledger.plan.entries if ledger.plan else {}, ledger.blocked.entries if ledger.blocked else {}):
+            assert sum(1 for _ in listed(entries)) == count_of(entries) <= ENTRIES_MAX
+    if isinstance(ledger, LeaseLedger) and ledger.leases is not None:
+        for batch in ledger.leases.batches.values():
+            assert batch.owed is None or batch.owed[-1][1] <= INDEX_MAX
+
+
 def check_ledger(_: random.Random, entries: list[bytes]) -> bool:
     accepted = False
     for view in VIEWS:
@@ -146,6 +159,7 @@ def check_ledger(_: random.Random, entries: list[bytes]) -> bool:
         accepted = True
         again = view.from_bytes(ledger.to_bytes(), location=LEDGER)
         assert again == ledger, "a ledger is not read as it was written"
+        _check_listed(ledger)
     return accepted
 
 

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
+from tests.nets import HANGS_S
+
 _SELECTOR = re.compile(r"\b(buffer_[a-z_]+)(\{[^}]*\})?")
 
 
@@ -68,7 +70,7 @@ def _scraped(address: str) -> bool:
 
 def query(address: str, text: str) -> list[Any]:
     data = urllib.parse.urlencode({"query": text}).encode()
-    with urllib.request.urlopen(f"{address}/api/v1/query", data, timeout=60) as answer:
+    with urllib.request.urlopen(f"{address}/api/v1/query", data, timeout=HANGS_S) as answer:
         found: dict[str, Any] = json.load(answer)
     assert found["status"] == "success", found
     return list(found["data"]["result"])

@@ -30,8 +30,8 @@ import obstore
 from obstore.store import S3Store
 
 from buffer.store import Store, open_store
+from tests.nets import HANGS_S
 
-START_TIMEOUT_S = 60.0
 AZURITE = "azurite@3.35.0"
 AZURITE_INSTALL_TIMEOUT_S = 180.0
 
@@ -59,12 +59,12 @@ class S3Server:
     options: dict[str, Any] = field(repr=False)
     read_only_options: dict[str, Any] = field(repr=False)
 
-    def new_bucket(self) -> str:
+    def new_bucket(self, name: str | None = None) -> str:
         """Create a bucket of its own, which costs the server a few files; see also `new_address`."""
-        bucket = f"test-{uuid.uuid4().hex[:12]}"
+        bucket = name or f"test-{uuid.uuid4().hex[:12]}"
         # obstore makes no buckets, but the URL that it signs for the empty key is the bucket's own.
         signed = obstore.sign(S3Store(bucket, **self.options), "PUT", "", timedelta(minutes=5))
-        urllib.request.urlopen(urllib.request.Request(signed, method="PUT"), timeout=30).close()
+        urllib.request.urlopen(urllib.request.Request(signed, method="PUT"), timeout=HANGS_S).close()
         return bucket
 
     def new_address(self) -> StoreAddress:
@@ -199,7 +199,7 @@ def _create_container(endpoint: str, options: dict[str, Any], container: str) ->
     digest = hmac.new(base64.b64decode(options["account_key"]), signed.encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {account}:{base64.b64encode(digest).decode()}"
     request = urllib.request.Request(f"{endpoint}/{container}?restype=container", method="PUT", headers=headers)
-    urllib.request.urlopen(request, timeout=30).close()
+    urllib.request.urlopen(request, timeout=HANGS_S).close()
 
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -309,7 +309,7 @@ def _process(
             stderr=subprocess.STDOUT,
         )
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + HANGS_S
         while not ready():
             if warden.poll() is not None or time.monotonic() > deadline:
                 tail = log.read_text(errors="replace")[-1000:]

@@ -16,7 +16,7 @@ import yaml
 from buffer.cli import cli as buffer
 from buffer_delta.cli import cli as buffer_delta
 from buffer_delta.cli.settings import loader_settings
-from tests.cli.cli_support import PROGRAM_TIMEOUT_S
+from tests.nets import HANGS_S
 from tests.servers import S3Server
 
 ROOT = Path(__file__).parent.parent
@@ -165,7 +165,7 @@ def run_here(command: list[str], environment: dict[str, str]) -> subprocess.Comp
         env=environment,
         capture_output=True,
         text=True,
-        timeout=PROGRAM_TIMEOUT_S,
+        timeout=HANGS_S,
         check=False,
     )
 

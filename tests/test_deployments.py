@@ -104,7 +104,7 @@ def test_should_never_run_two_loaders_at_once() -> None:
 def test_should_have_a_crontab_and_a_dag_whose_commands_are_known(tmp_path: Path) -> None:
     crontab = (EXAMPLES / "cron" / "crontab").read_text()
     (line,) = [line for line in crontab.splitlines() if line and not line.startswith("#")]
-    (call,) = re.findall(r"buffer-delta load .*?(?= 2>&1)", line)
+    (call,) = re.findall(r"buffer-delta load .*?(?= \|\|)", line)
     accepted(shlex.split(call.replace("/etc/buffer/buffer.toml", str(config_file(tmp_path)))))
     tree = ast.parse((EXAMPLES / "cron" / "airflow_dag.py").read_text())
     (load,) = [

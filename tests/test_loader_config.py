@@ -49,6 +49,9 @@ def test_should_hand_its_settings_to_the_consumer_inside() -> None:
     [
         {"table": "s3a://AKIA-hidden:hu/sh@bucket/t"},
         {"table": "./t", "dead_letters": "s3a://AKIA-hidden:hush@bucket/t"},
+        {"table": "s3a:AKIA-hidden:hush@bucket"},
+        {"table": "./t", "dead_letters": "AKIA-hidden:hush@bucket"},
+        {"table": "delta.`s3a://AKIA-hidden:hush@bucket`"},
         {"table": "./t", "route_by": "a", "routes": {"x": "wasbs://c:hush@account/t"}},
     ],
 )

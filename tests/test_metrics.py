@@ -14,6 +14,7 @@ from buffer.errors import StorageError, Throttled
 from buffer.queue import manifest_observer
 from buffer.store.base import Lost, Unknown, Won
 from tests.metrics_reader import points, reader, value
+from tests.nets import HANGS_S
 
 COUNTERS = [
     "batches_flushed",
@@ -81,6 +82,7 @@ def test_should_have_no_instrument_without_a_documented_name() -> None:
         metric.name
         for resource in reader().get_metrics_data().resource_metrics
         for scope in resource.scope_metrics
+        if scope.scope.name == "buffer"  # a loader may have been told of in this process, too
         for metric in scope.metrics
     }
     assert found == documented
@@ -118,4 +120,4 @@ metrics.acks.add(1); metrics.queue_length.set(1); metrics.fetch_duration_seconds
 manifest_observer("consumer")(Won("v"))
 assert not [m for m in sys.modules if m.startswith("opentelemetry.sdk.")]
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANGS_S)

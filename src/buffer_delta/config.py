@@ -14,6 +14,9 @@ from buffer.urls import holds_keys
 from buffer_delta.formats.registry import check_name
 
 DLQ_STRATEGIES = ("skip", "block", "block_and_dlq")
+MAX_ENTRY_BYTES = 64 * MIB
+"""In Spark's JVM a value is in memory about five times while it is read or written."""
+
 ADDRESS = re.compile(r"(?:(?:[\w.-]+|\[[0-9A-Fa-f:.%]+\])?:)?\d{1,5}", re.ASCII)
 """`HOST:PORT`, as far as that can be told without asking the machine."""
 WRITERS = ("auto", "arrow", "spark")
@@ -41,7 +44,7 @@ class LoaderConfig(ConsumerConfig):
     """Delta's properties of the table, when the loader creates it."""
     merge_schema: bool = False
     """Let new columns widen the table. Always on when the JSON schema is inferred."""
-    writer: str = "spark"
+    writer: str = "auto"
     """Who writes the tables' files: `arrow`, the executors themselves, which is faster; `spark`, Spark's own writer;
     `auto`, Arrow for every table that allows it, and the log says why where one does not."""
     table_options: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -72,6 +75,9 @@ class LoaderConfig(ConsumerConfig):
     """For unreadable batches, and entries that fail every time: `skip` sends them to `dead_letters` and is the default
     with it; `block` stops until `buffer-delta unblock`, and is the default without; `block_and_dlq` stops too, with bad
     records going to `dead_letters` all the same."""
+    max_entry_bytes: int = MAX_ENTRY_BYTES
+    """A larger record is bad, with any format and writer: whoever reads the table could hardly read it again. Of its
+    bytes the dead letter has the first 16 MiB, and its batch is kept whole beside the queue."""
     max_delivery_attempts: int = 5
     """Attempts at a range before what fails in it every time is searched for and dealt with."""
 
@@ -125,6 +131,7 @@ class LoaderConfig(ConsumerConfig):
             "max_batches_per_commit",
             "max_bytes_per_commit",
             "target_file_bytes",
+            "max_entry_bytes",
             "max_delivery_attempts",
             "retry_attempts",
         ):
@@ -177,10 +184,10 @@ class LoaderConfig(ConsumerConfig):
                 continue
             raise reject(key, value, "a name or a path" if key != "app_id" else "a name")
         for key, name in (("table", self.table), ("dead_letters", self.dead_letters), *self.routes.items()):
-            if isinstance(name, str) and "://" in name and holds_keys(name):
+            if isinstance(name, str) and holds_keys(name):
                 raise InvalidConfig(
-                    f"the table of {key} is not allowed: its URL has a user or a key in it ('…@'); give Spark the keys "
-                    "as settings (spark.hadoop.fs.…)",
+                    f"the table of {key} is not allowed: it has a user or a key in it ('…:…@'); give Spark the keys as "
+                    "settings (spark.hadoop.fs.…), and write a path that has such a name as ./…",
                     key=key if key in ("table", "dead_letters") else "routes",
                 )
         if bool(self.routes) != (self.route_by is not None):

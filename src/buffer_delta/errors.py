@@ -11,6 +11,7 @@ BufferQueueError                     (buffer.errors)
 ├── RedriveUnfinished       dead letters are on their way to another queue: finish that redrive first
 ├── SchemaMismatch          rows and table disagree on columns: let the table evolve, or fix the schema
 ├── NullRefused             rows lack a value that the table demands: give them one, or drop the constraint
+├── RowsMissing             files hold other rows than were counted: nothing is committed, start again and tell us
 ├── SparkUnusable           this Spark session cannot write Delta tables: the message says what it lacks
 │   └── JavaMissing         no Java that Spark could run on
 └── StateLost                        (buffer.errors)
@@ -34,6 +35,7 @@ __all__ = [
     "QueueBound",
     "RedriveUnfinished",
     "RouteChanged",
+    "RowsMissing",
     "SchemaMismatch",
     "SequenceGap",
     "SparkUnusable",
@@ -112,6 +114,13 @@ class NullRefused(BufferQueueError):
     """Its path through structs, with dots."""
     rows: int
     """How many, of the batch that was looked at."""
+
+
+class RowsMissing(BufferQueueError):
+    """The files of a range do not hold the rows that were counted for it. Nothing was committed."""
+
+    counted: int
+    written: int
 
 
 class RedriveUnfinished(BufferQueueError):

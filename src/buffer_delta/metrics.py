@@ -3,8 +3,8 @@
 Counters are told when something happens. Gauges are asked when somebody reads them, so that they are true while nothing
 happens: the lag of a loader that is stuck grows. Whoever knows (`watch`) answers with `Readings`.
 
-Cardinality is bounded: `queue` has one value for each thing that is watched in this process, `table` one for each table
-of a loader's configuration, `state` one of a dozen.
+Every one has the label `queue`. Cardinality is bounded: `queue` has one value for each queue that this process loads or
+watches, `table` one for each table of a loader's configuration, `state` one of a dozen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
-_COMMIT_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_COMMIT_BUCKETS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 15, 20, 30, 45, 60, 120, 300, 600)
 """From a small commit with Arrow to a gigabyte on a small cluster."""
 
 _meter = metrics.get_meter("buffer_delta")
@@ -36,12 +36,12 @@ dead_letters = _meter.create_counter("buffer_delta.dead_letters", description="R
 fenced = _meter.create_counter("buffer_delta.fenced", description="Times this loader was fenced")
 
 
-def begin(tables: Iterable[str]) -> None:
+def begin(queue: str, tables: Iterable[str]) -> None:
     """Let every counter be there with 0: a rule on one that appears with its first failure would miss that one."""
     for counter in (commits, bytes_loaded, retries, dead_letters, fenced):
-        counter.add(0)
+        counter.add(0, {"queue": queue})
     for table in tables:
-        rows.add(0, {"table": table})
+        rows.add(0, {"queue": queue, "table": table})
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,7 @@ from buffer.cli import cli
 from buffer.cli.shell import CORE_EXIT_CODES, ExitCodes, run
 from buffer.config import ProducerConfig
 from buffer.produce.producer import Producer
-
-PROGRAM_TIMEOUT_S = 60
+from tests.nets import HANGS_S
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,11 @@ class Program:
         self.process.send_signal(number)
 
     def finish(self, stdin: bytes = b"") -> Ran:
-        out, err = self.process.communicate(stdin, timeout=PROGRAM_TIMEOUT_S)
+        out, err = self.process.communicate(stdin, timeout=HANGS_S)
         return Ran(self.process.returncode, out.decode(), err.decode())
 
     def wait(self) -> int:
-        return self.process.wait(PROGRAM_TIMEOUT_S)
+        return self.process.wait(HANGS_S)
 
     def __enter__(self) -> Program:
         return self

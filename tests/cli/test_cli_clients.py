@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
 import signal
+import subprocess
+import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,6 +87,31 @@ def test_should_count_each_file_of_a_folder_by_itself(buffer: InProcess, tmp_pat
         "in/b.txt": 1,
         "in/deep/c.txt": 1,
     }
+
+
+def test_should_show_one_bar_over_all_files_of_a_folder(tmp_path: Path) -> None:
+    """On a terminal: what is read of all there is, not of the file in hand."""
+    (tmp_path / "in").mkdir()
+    for number in range(3):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(lines(100))
+    total = 3 * len(lines(100))
+    terminal, its_end = pty.openpty()
+    command = [str(Path(sys.executable).with_name("buffer")), "produce", "--store", str(tmp_path / "q")]
+    command += ["--client-id", "in", "--from", str(tmp_path / "in")]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=its_end, env=environment) as process:
+        os.close(its_end)
+        drawn = b""
+        with suppress(OSError):  # what a terminal says when nobody is at its other end
+            while data := os.read(terminal, 1 << 16):
+                drawn += data
+        os.close(terminal)
+    assert process.returncode == 0, drawn
+    assert b"producing" in drawn
+    shown = re.findall(rb"([\d.,]+)/([\d.,]+) (?:bytes|kB)", drawn)
+    expected = f"{total / 1000:.1f}".encode() if total > 999 else b"%d" % total
+    assert {of for _, of in shown} == {expected}, shown
+    assert shown[-1] == (expected, expected)
 
 
 def test_should_count_the_records_that_it_leaves_out(buffer: InProcess, tmp_path: Path) -> None:

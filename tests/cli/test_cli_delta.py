@@ -17,8 +17,9 @@ from buffer.ledger.plan import Ledger, Plan
 from buffer.store.open import open_store
 from buffer_delta.cli import cli
 from buffer_delta.cli.app import EXIT_CODES
-from buffer_delta.cli.demo import MARKER, is_exact, prepare_folder
+from buffer_delta.cli.demo import BATCHES_PER_COMMIT, MARKER, Speed, is_exact, prepare_folder
 from buffer_delta.cli.settings import loader_settings
+from buffer_delta.cli.spark import slow_start_hint
 from buffer_delta.cli.status import _where
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import (
@@ -31,6 +32,7 @@ from buffer_delta.errors import (
     TableRewritten,
 )
 from tests.cli.cli_support import InProcess, Ran, fill, small_disk
+from tests.nets import HANGS_S
 
 
 @pytest.fixture
@@ -42,6 +44,36 @@ def settings_of(*args: object) -> LoaderConfig:
     """The LoaderConfig that `buffer-delta load` would make of these arguments."""
     with cli.commands["load"].make_context("load", [str(arg) for arg in args]) as context:
         return loader_settings(context.params)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--table", "s3a:AKIA-hidden:hush@b"],
+        ["--table", "./t", "--dead-letters", "AKIA-hidden:hush@b"],
+        ["--table", "./t", "--set", "serve=AKIA-hidden:hush@b"],
+        ["--table", "./t", "--set", "format=s3://AKIA-hidden:hush@b"],
+        ["--table", "./t", "--serve", "s3://AKIA-hidden:hush@b"],
+        ["--table", "./t", "--manifest", "s3://AKIA-hidden:hush@b/m"],
+    ],
+    ids=ascii,
+)
+def test_should_never_repeat_a_key_that_stands_in_the_wrong_place(
+    buffer_delta: InProcess, tmp_path: Path, options: list[str]
+) -> None:
+    config = tmp_path / "buffer.toml"
+    named = [option.removeprefix("--").replace("-", "_") for option in options if option.startswith("--")]
+    values = [option for option in options if not option.startswith("--")]
+    pairs = [value.split("=", 1) if name == "set" else (name, value) for name, value in zip(named, values, strict=True)]
+    config.write_text("[loader]\nstore = './q'\n" + "".join(f"{name} = '{value}'\n" for name, value in pairs))
+    for given in (["--store", tmp_path, *options], ["--config", config]):
+        ran = buffer_delta("load", *given)
+        assert ran.code == 2
+        assert "hush" not in ran.out + ran.err
+        assert "AKIA" not in ran.out + ran.err
 
 
 # Help and exit codes
@@ -272,7 +304,7 @@ def program(*args: object, environment: dict[str, str], prelude: str = "") -> Ra
     """A process of its own: in this one a Spark session may be running already."""
     code = f"{prelude}\nfrom buffer_delta.cli import main\nmain({[str(arg) for arg in args]!r})"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS_S, env=environment, check=False
     )
     return Ran(done.returncode, done.stdout, done.stderr)
 
@@ -314,6 +346,20 @@ def test_should_say_how_to_get_spark_when_it_is_not_installed(tmp_path: Path) ->
     assert "Traceback" not in ran.err
 
 
+# The demo's speed
+
+
+def test_should_tell_the_speed_of_full_commits_and_of_the_start_by_itself() -> None:
+    speed = Speed(start_up_s=12.34)
+    trickle = {"first": 60, "last": 62, "rows": 10, "bytes": 1_000, "seconds": 1.0}
+    speed.add(trickle)
+    assert speed.to_dict() == {"start_up_seconds": 12.3, "rows_per_second": 10, "mb_per_second": 0.0}
+    full = {"first": 0, "last": BATCHES_PER_COMMIT - 1, "rows": 90_000, "bytes": 30_000_000, "seconds": 0.5}
+    speed.add(full)
+    assert (speed.to_dict()["rows_per_second"], speed.to_dict()["mb_per_second"]) == (180_000, 60.0)
+    assert Speed().to_dict()["rows_per_second"] == 0
+
+
 # The demo's folder
 
 
@@ -346,7 +392,7 @@ def test_should_say_so_when_the_disk_is_full(tmp_path: Path) -> None:
             [sys.executable, "-m", "buffer_delta", "demo", "--folder", tmp_path / "disk/demo"],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANGS_S,
             preexec_fn=limit,
             check=False,
         )
@@ -361,3 +407,22 @@ def test_should_call_nothing_exact_that_is_not() -> None:
     assert is_exact(fine)
     for key in fine:
         assert not is_exact({**fine, key: 1 if key != "produced" else 0})
+
+
+@pytest.mark.parametrize(
+    ("seconds", "master", "options", "is_hinted"),
+    [
+        (20.0, "local[*]", "", True),
+        (20.0, "local", "-Xss4m", True),
+        (3.0, "local[*]", "", False),
+        (20.0, "local[*]", "-XX:SharedArchiveFile=/x.jsa -Xlog:cds*=off", False),
+        (20.0, "spark://host:7077", "", False),
+        (20.0, "local-cluster[2,1,512]", "", False),
+    ],
+)
+def test_should_hint_at_what_makes_a_slow_start_faster(
+    seconds: float, master: str, options: str, is_hinted: bool
+) -> None:
+    hint = slow_start_hint(seconds, master, options)
+    assert (hint is not None) == is_hinted
+    assert hint is None or "buffer-delta prepare" in hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -187,6 +188,31 @@ def test_should_have_one_way_out() -> None:
     ]
 
 
+# Sizes
+
+
+@pytest.mark.parametrize("which", ["manifest", "manifest.ledger"])
+@pytest.mark.parametrize(
+    "command", ["status", "tail", "verify", "gc", "produce {records}", "leases consume", "clients list"]
+)
+def test_should_not_read_a_manifest_or_a_ledger_of_any_size(
+    buffer: InProcess, tmp_path: Path, command: str, which: str
+) -> None:
+    """A file of 6 GiB takes no room on the disk, and would take all of the memory of whoever reads it."""
+    fill(tmp_path, [b"one"])
+    (tmp_path / "ingest" / which).touch()
+    os.truncate(tmp_path / "ingest" / which, 6 << 30)
+    records = tmp_path / "records"
+    records.write_bytes(b"x\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ran = buffer(*command.format(records=records).split(), "--store", tmp_path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20, "in KiB"
+    if which == "manifest" or ran.code != 0:
+        assert ran.code not in (0, 2)
+        assert "6,442,450,944 bytes, and at most 536,870,912 may be read" in ran.err
+    (tmp_path / "ingest" / which).unlink()
+
+
 # Keys
 
 
@@ -207,6 +233,13 @@ def test_should_have_one_way_out() -> None:
         ["--store", "s3://bucket/q", "--set", "hush"],
         ["--store", "s3://bucket/q", "--secret-access-key", "hush"],
         ["--store", "s3://bucket/q", "--secret-access-key=hush"],
+        ["--store", ".", "--manifest", "s3://AKIA-hidden:hush@b/m"],
+        ["--store", ".", "--prefix", "s3://AKIA-hidden:hush@b/m"],
+        ["--store", ".", "--set", "data_path_prefix=s3://AKIA-hidden:hush@b"],
+        ["--store", ".", "--config", "s3://AKIA-hidden:hush@b/c.toml"],
+        ["--store", ".", "--log-format", "s3://AKIA-hidden:hush@b"],
+        ["--store", ".", "--log-format", "secret_access_key=hush"],
+        ["--store", ".", "--log-format", "s3://AKIA-hidden:hu sh@b"],
     ],
     ids=ascii,
 )
@@ -216,6 +249,28 @@ def test_should_never_repeat_a_key_that_stands_in_the_wrong_place(buffer: InProc
     assert "hu" not in (ran.out + ran.err).replace("hush", "hu")
     assert "AKIA" not in ran.out + ran.err
     assert ran.err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["tail", "-n", "secret_access_key=hush"],
+        ["tail", "-n", "AKIA-hidden:hush@b"],
+        ["gc", "--every", "s3://AKIA-hidden:hush@b"],
+        ["s3://AKIA-hidden:hush@b"],
+        ["produce", "s3://AKIA-hidden:hush@b/records"],
+        ["produce", "--max-batches", "s3://AKIA-hidden:hush@b/records"],
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_should_never_repeat_a_key_that_another_command_was_given(
+    buffer: InProcess, tmp_path: Path, command: list[str], debug: list[str]
+) -> None:
+    ran = buffer(*command, *(["--store", str(tmp_path)] if len(command) > 1 else []), *debug)
+    assert ran.code
+    assert "hu" not in (ran.out + ran.err).replace("hush", "hu")
+    assert "AKIA" not in ran.out + ran.err
 
 
 @pytest.mark.parametrize("endpoint", ["", "::", "http://", "not a url", "http://h:99999", "http://\x1b[31mh"])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import base64
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
+from buffer.manifest import Manifest
+from buffer.marks import without_mark
 from buffer.produce.producer import Producer
+from buffer.store.open import open_store
 from tests.cli.cli_support import InProcess
+from tests.nets import HANGS_S
 
 
 @pytest.fixture
@@ -105,3 +112,28 @@ def test_should_teach_by_example_in_the_help_of_every_command(capfd: pytest.Capt
     ran = InProcess(capfd)("leases", verb, "--help")
     assert ran.code == 0
     assert f"buffer leases {verb} --store ./queue" in " ".join(ran.out.split())
+
+
+def in_a_process(*arguments: str) -> str:
+    program = str(Path(sys.executable).with_name("buffer"))
+    ran = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=HANGS_S)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_should_park_after_exactly_so_many_deliveries_each_in_another_process(tmp_path: Path) -> None:
+    """Nothing but the ledger knows how often: no process sees more than one delivery."""
+    store, attempts = str(tmp_path), 3
+    with Producer.open(store=store) as producer:
+        producer.produce([b"poison"])
+    settings = (f"max_delivery_attempts={attempts}", "dlq_strategy=skip", "dlq=dead/manifest")
+    in_a_process("leases", "configure", "--store", store, *settings)
+    for count in range(1, attempts + 1):
+        taken = json.loads(in_a_process("leases", "consume", "--store", store, "--json"))
+        (batch,) = taken["batches"]
+        assert (batch["sequence"], batch["delivery_count"]) == (0, count)
+        in_a_process("leases", "nack", "--store", store, taken["lease_id"], "0", "--reason", f"failed {count} times")
+    assert json.loads(in_a_process("leases", "consume", "--store", store, "--json"))["batches"] == []
+    (parked,) = Manifest.from_bytes(open_store(store).get("dead/manifest").data)
+    (letter,) = (json.loads(item.payload) for item in without_mark(parked.metadata))
+    assert (letter["sequence"], letter["count"], letter["reason"]) == (0, attempts, f"failed {attempts} times")

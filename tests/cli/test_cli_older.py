@@ -13,6 +13,7 @@ import pytest
 from buffer.legacy import Collector, Ingestor, KeyValueEntry
 from buffer.store import open_store
 from tests.cli.cli_support import InProcess, Program
+from tests.nets import HANGS_S
 
 OLDER = "'ingest/manifest.json' is a queue of the older format, with two manifests\n"
 
@@ -34,7 +35,7 @@ def old(tmp_path: Path) -> Path:
 def ingest(folder: Path, *keys: str) -> None:
     with Ingestor.open(store=str(folder), flush_interval_ms=1) as ingestor:
         pairs = [KeyValueEntry(key.encode(), f"value of {key}".encode()) for key in keys]
-        ingestor.ingest(pairs).await_durable(timeout=60)
+        ingestor.ingest(pairs).await_durable(timeout=HANGS_S)
 
 
 def damage(folder: Path, index: int) -> str:
@@ -83,7 +84,7 @@ def test_should_say_what_such_a_queue_is(cli: InProcess, old: Path) -> None:
 
 def test_should_know_one_by_its_content_wherever_its_manifest_is(cli: InProcess, tmp_path: Path) -> None:
     with Ingestor.open(store=str(tmp_path), manifest_path="a/queue", flush_interval_ms=1) as ingestor:
-        ingestor.ingest([KeyValueEntry(b"k", b"v")]).await_durable(timeout=60)
+        ingestor.ingest([KeyValueEntry(b"k", b"v")]).await_durable(timeout=HANGS_S)
     assert cli("status", "--store", tmp_path, "--manifest", "a/queue", "--json").json()["format"] == "older"
 
 

@@ -27,6 +27,7 @@ from buffer.ledger.plan import Ledger
 from buffer.store.local import LocalStore
 from buffer.store.open import open_store
 from tests.cli.cli_support import InProcess, Program, fill, program, small_disk
+from tests.nets import HANGS_S
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_should_say_so_when_there_is_no_input_at_all(tmp_path: Path) -> None:
 def test_should_not_wait_for_the_end_of_a_slow_stream(tmp_path: Path) -> None:
     with Program("produce", "--store", tmp_path, "--flush-interval-ms", 10) as produce:
         produce.write(b"now\nhalf a li")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + HANGS_S
         while not (tmp_path / "ingest/manifest").exists():
             assert time.monotonic() < deadline, "the first line was not produced while the stream is open"
             time.sleep(0.05)

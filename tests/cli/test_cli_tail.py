@@ -21,6 +21,7 @@ from buffer.consume.fetch import FetchHandle
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch
 from tests.cli.cli_support import InProcess, Program, fill
+from tests.nets import HANGS_S
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_should_not_let_records_drive_the_terminal(tmp_path: Path) -> None:
     ) as process:
         os.close(theirs)
         shown = os.read(ours, 1000)
-        assert process.wait(30) == 0
+        assert process.wait(HANGS_S) == 0
     os.close(ours)
     assert shown.replace(b"\r\n", b"\n") == b"\\x1b[31mred\tbell\\x07\n"
 

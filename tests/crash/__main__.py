@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"--{what}-cycles", type=int, metavar="N", help=f"without any: {cycles}, and all the others"
         )
     parser.add_argument("--seed", type=int, help="of the moments and ways to die; default: a new one")
-    parser.add_argument("--writer", choices=WRITERS, default="auto", help="who writes the files in loader cycles")
+    parser.add_argument("--writer", choices=WRITERS, default="auto", help="who writes the files of all loaders")
     options = parser.parse_args(arguments)
     chosen = {what: getattr(options, f"{what}_cycles") for what in CYCLES}
     cycles = CYCLES if all(n is None for n in chosen.values()) else {what: n or 0 for what, n in chosen.items()}
@@ -72,20 +72,21 @@ def main(arguments: list[str] | None = None) -> int:
     if cycles["client"]:
         for where, run in (("local files", _local_client), ("S3 over a bad network", _s3_client)):
             verdicts.append(_report(f"a client on {where}", cycles["client"], partial(run, folder, seed)))
-        lives = max(1, cycles["client"] // 4)
-        verdicts.append(_report("a client into a Delta table", lives, partial(_loaded_client, folder, seed)))
+        for where, run in (("local files", _loaded_client), ("S3 over a bad network", _s3_loaded_client)):
+            what = f"a client on {where} into a Delta table"
+            verdicts.append(_report(what, cycles["client"], partial(run, folder, seed)))
     if cycles["lease"]:
         for where, run in (("local files", _local_leases), ("S3 over a bad network", _s3_leases)):
             verdicts.append(_report(f"workers on {where}", cycles["lease"], partial(run, folder, seed)))
         verdicts.append(_report("workers in order", max(1, cycles["lease"] // 10), partial(_in_order, folder, seed)))
     if cycles["creation"]:
-        creation = CreationCycles(folder / "creation", seed, tell)
+        creation = CreationCycles(folder / "creation", seed, tell, writer=options.writer)
         verdicts.append(_report("loaders creating tables", cycles["creation"], creation.run))
     if cycles["loader"]:
         loaders = LoaderCycles(folder / "loaders", seed, tell, writer=options.writer)
         verdicts.append(_report("loaders", cycles["loader"], loaders.run))
     if cycles["settings"]:
-        settings = SettingsCycles(folder / "settings", seed, tell)
+        settings = SettingsCycles(folder / "settings", seed, tell, writer=options.writer)
         verdicts.append(_report("loaders whose settings change", cycles["settings"], settings.run))
     if cycles["migrate"]:
         migrations = MigrateCycles(folder / "migrate", seed, tell)
@@ -121,6 +122,28 @@ def _s3_client(folder: Path, seed: int, cycles: int) -> Verdict:
         config = ConsumerConfig(store=address.url, store_options=address.options, gc_interval_s=0.3, cas_timeout_s=20)
         consumer = KeepingConsumer(config, batches_max=50)
         return ClientCycles(folder / "s3 client", seed, settings, consumer, tell, proxy.calm).run(cycles)
+
+
+def _s3_loaded_client(folder: Path, seed: int, cycles: int) -> Verdict:
+    (folder / "loaded s3").mkdir()
+    with (
+        run_s3_server(folder / "loaded s3") as server,
+        FaultProxy(server.endpoint, evenly(0.2), seed, slow_s=(0.02, 1.2)) as proxy,
+    ):
+        address = through(proxy, server.new_address(), timeout="1s")
+        settings = {"store": address.url, "store_options": address.options, "append_timeout_s": 20}
+        reader = TableReader(
+            spark_session("crash cycles of a client on S3"),
+            address.url,
+            folder / "loaded s3 client" / "table",
+            store_options=address.options,
+            gc_interval_s=0.3,
+            cas_timeout_s=20,
+        )
+        cycled = ClientCycles(folder / "loaded s3 client", seed, settings, reader, tell, proxy.calm)
+        verdict = cycled.run(cycles)
+        verdict.text += f"; {reader.loaders} loaders, {reader.troubles} of them ended by the store"
+        return verdict
 
 
 def _leases(batches: int) -> LeasePlan:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from tests.crash.numbering import ENTRIES_PER_CALL, FAILED
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
+from tests.nets import HANGS_S
 
 NAME = "client"
 
@@ -24,8 +25,6 @@ FREEZE_CHANCE = 0.15
 REPORT_EVERY = 20
 FINISHING_LIVES_MAX = 20
 CALLS_AT_THE_END = 20
-LIFE_TIMEOUT_S = 120.0
-DRAIN_TIMEOUT_S = 120.0
 NEVER = 10**9
 
 
@@ -76,7 +75,7 @@ class ClientCycles:
         finally:
             if self._frozen is not None:
                 self._frozen.kill()
-        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+        deadline_s = time.monotonic() + HANGS_S
         while not self._consumer.drain():
             assert time.monotonic() < deadline_s, "not drained"
         self._consumer.close()
@@ -96,7 +95,7 @@ class ClientCycles:
     def _live_and_die(self) -> None:
         worker = self._start()
         try:
-            worker.wait_for("ready", LIFE_TIMEOUT_S)
+            worker.wait_for("ready", HANGS_S)
         except EOFError:
             self._check_ended(worker)
             return
@@ -121,7 +120,7 @@ class ClientCycles:
         self.last_call = self._seen() + CALLS_AT_THE_END
         for _ in range(FINISHING_LIVES_MAX):
             worker = self._start(self.last_call)
-            if worker.end_by_itself(LIFE_TIMEOUT_S) == 0:
+            if worker.end_by_itself(HANGS_S) == 0:
                 return
             self._check_ended(worker)
         raise AssertionError(f"no life came to its end: {self._words()}")
@@ -131,7 +130,7 @@ class ClientCycles:
         return int(path.read_text()) if path.exists() else 0
 
     def _check_ended(self, worker: Worker) -> None:
-        code = worker.process.wait(LIFE_TIMEOUT_S)
+        code = worker.process.wait(HANGS_S)
         worker.kill()
         assert code == FAILED, f"a life ended with {code}: {self._words()}"
         self.failed += 1

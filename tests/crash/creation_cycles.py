@@ -1,8 +1,10 @@
 """Loaders killed while they create their tables: one, two or three of them, at any moment, not only between steps.
 
-Each cycle has a queue and tables of its own. A loader begins to load it and dies with its JVM; another one, which lives
+Each loader has a queue and tables of its own. It begins to load it and dies with its JVM; another one, which lives
 through all cycles, must then bring every record into its table, once. What the dead one had left of each table is
 counted: a run in which no table was half created proves less than it says.
+
+Starting Spark costs more than all the rest, so several loaders die with one JVM, each wherever it is at that moment.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from buffer.produce.producer import Producer
 from buffer.store import open_store
 from tests.crash.delta_files import DeltaFiles
 from tests.crash.loaded import DEAD, MAIN, SIDE, Loaded, entry, home
-from tests.crash.loader_cycles import JVM_OPTIONS, SILENCE_MAX_S, START_TIMEOUT_S, Run
+from tests.crash.loader_cycles import JVM_OPTIONS, Run
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
+from tests.nets import HANGS_S
 
 RECORDS = 40
 BATCH = 10
@@ -34,14 +37,15 @@ SIGHTS = 0.5
 SIGHT_DELAY_S = (0.0, 0.0, 0.001, 0.003, 0.01, 0.05)
 
 TABLES = ((MAIN,), (MAIN, SIDE), (MAIN, DEAD), (MAIN, SIDE, DEAD))
-"""In turn: what a loader creates in its first range."""
+"""What a loader creates in its first range; of those that die together each has its own."""
 
 
 class CreationCycles:
     """Runs cycles of produce, begin to load, kill -9, load the rest, count."""
 
-    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None], *, writer: str = "auto") -> None:
         self._folder = folder
+        self._writer = writer
         folder.mkdir(parents=True, exist_ok=True)
         self._chance = random.Random(f"{seed} creation")
         self._tell = tell
@@ -58,11 +62,12 @@ class CreationCycles:
         started_s = time.monotonic()
         finisher = self._spawn()
         try:
-            finisher.wait_for("ready", START_TIMEOUT_S)
-            for cycle in range(cycles):
-                self._cycle(cycle, finisher, is_last=cycle == cycles - 1)
+            finisher.wait_for("ready", HANGS_S)
+            for first in range(0, cycles, len(TABLES)):
+                numbers = range(first, min(first + len(TABLES), cycles))
+                self._cycle(numbers, finisher, is_last=numbers.stop == cycles)
                 took_s = time.monotonic() - started_s
-                self._tell(f"creation cycle {cycle + 1}/{cycles}: {took_s:.0f} s, {self._states()}")
+                self._tell(f"creation cycle {numbers.stop}/{cycles}: {took_s:.0f} s, {self._states()}")
                 if self.violations:
                     break
         finally:
@@ -74,23 +79,26 @@ class CreationCycles:
     def _states(self) -> str:
         return ", ".join(f"{n} {state}" for state, n in self.left.most_common())
 
-    def _cycle(self, number: int, finisher: Worker, *, is_last: bool) -> None:
-        folder = self._folder / f"cycle-{number}"
-        tables = TABLES[number % len(TABLES)]
-        config = _config(folder, tables)
-        wanted = self._produce(config["store"], tables)
+    def _cycle(self, numbers: range, finisher: Worker, *, is_last: bool) -> None:
+        """These loaders at once, and one death."""
+        litter = [_Young(self._folder, number, self._writer) for number in numbers]
+        wanted = [self._produce(young.config["store"], young.tables) for young in litter]
         victim = self._next(more=not is_last)
-        run = Run(victim, self._gaps_s)
-        victim.send(json.dumps({"config": config}))
+        followed = self._chance.randrange(len(litter))
+        run = Run(victim, self._gaps_s, followed)
+        victim.send(json.dumps({"loaders": [{"config": young.config} for young in litter]}))
         if self._chance.random() < SIGHTS:
-            self._follow_to_a_sight(run, folder / self._chance.choice(tables) / "_delta_log")
+            logs = [young.folder / name / "_delta_log" for young in litter for name in young.tables]
+            self._follow_to_a_sight(run, logs, self._chance.randint(1, len(logs)))
         else:
             self._follow_to_a_moment(run)
         victim.kill()
-        for name in tables:
-            self.left[_state(folder / name)] += 1
-        self._finish(Run(finisher, {}), config, number)
-        self._judge(folder, tables, wanted, number)
+        for young in litter:
+            for name in young.tables:
+                self.left[_state(young.folder / name)] += 1
+        for young, records in zip(litter, wanted, strict=True):
+            self._finish(Run(finisher, {}), young.config, young.number)
+            self._judge(young.folder, young.tables, records, young.number)
 
     def _produce(self, store: str, tables: tuple[str, ...]) -> list[int]:
         numbers = [n for n in range(RECORDS * 3) if home(n) in tables][:RECORDS]
@@ -105,7 +113,7 @@ class CreationCycles:
         while not self._standby or (more and len(self._standby) <= STANDBY):
             self._standby.append(self._spawn())
         victim = self._standby.popleft()
-        victim.wait_for("ready", START_TIMEOUT_S)
+        victim.wait_for("ready", HANGS_S)
         return victim
 
     def _spawn(self) -> Worker:
@@ -113,18 +121,19 @@ class CreationCycles:
         log = self._folder / f"loader-{self._started}.stderr"
         return Worker("tests.spark.loader_process", {}, log, {"JAVA_TOOL_OPTIONS": JVM_OPTIONS})
 
-    def _follow_to_a_sight(self, run: Run, log: Path) -> None:
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not log.exists() and not run.ended:
+    def _follow_to_a_sight(self, run: Run, logs: list[Path], count: int) -> None:
+        """Until so many of the tables have shown, or the followed loader is done."""
+        deadline_s = time.monotonic() + HANGS_S
+        while sum(log.exists() for log in logs) < count and not run.ended:
             if time.monotonic() > deadline_s:
-                self.violations.append(f"no table within {START_TIMEOUT_S:g} s; see {run.loader.log}")
+                self.violations.append(f"no table within {HANGS_S:g} s; see {run.loader.log}")
                 return
             run.look()
         time.sleep(self._chance.choice(SIGHT_DELAY_S))
 
     def _follow_to_a_moment(self, run: Run) -> None:
         step = self._chance.choice(["entered", "planned", "decoded", "staged"])
-        if not run.follow(SILENCE_MAX_S, until=step):
+        if not run.follow(HANGS_S, until=step):
             self.violations.append(f"a loader is stuck after {run.steps[-1]!r}; see {run.loader.log}")
         elif "error" in run.ended:
             self.violations.append(f"a loader failed: {run.ended}; see {run.loader.log}")
@@ -134,7 +143,7 @@ class CreationCycles:
         run.loader.send(json.dumps({"config": config}))
         while not run.ended:
             steps = len(run.steps)
-            if not run.follow(SILENCE_MAX_S) and len(run.steps) == steps:
+            if not run.follow(HANGS_S) and len(run.steps) == steps:
                 self.violations.append(f"cycle {number}: stuck after {run.steps[-1]!r}; see {run.loader.log}")
                 return
             if not run.loader.is_alive:
@@ -163,17 +172,23 @@ class CreationCycles:
         self.violations += verdict.violations
 
 
-def _config(folder: Path, tables: tuple[str, ...]) -> dict[str, Any]:
-    config: dict[str, Any] = {
-        "store": str(folder / "queue"),
-        "table": str(folder / MAIN),
-        "format": {"type": "json", "schema": "id BIGINT, kind STRING"},
-    }
-    if SIDE in tables:
-        config |= {"route_by": "kind", "routes": {SIDE: str(folder / SIDE)}}
-    if DEAD in tables:
-        config["dead_letters"] = str(folder / DEAD)
-    return config
+class _Young:
+    """A loader that has its first range before it."""
+
+    def __init__(self, folder: Path, number: int, writer: str) -> None:
+        self.number = number
+        self.folder = folder / f"cycle-{number}"
+        self.tables = TABLES[number % len(TABLES)]
+        self.config: dict[str, Any] = {
+            "store": str(self.folder / "queue"),
+            "table": str(self.folder / MAIN),
+            "format": {"type": "json", "schema": "id BIGINT, kind STRING"},
+            "writer": writer,
+        }
+        if SIDE in self.tables:
+            self.config |= {"route_by": "kind", "routes": {SIDE: str(self.folder / SIDE)}}
+        if DEAD in self.tables:
+            self.config["dead_letters"] = str(self.folder / DEAD)
 
 
 def _state(table: Path) -> str:

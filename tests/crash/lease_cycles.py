@@ -1,8 +1,8 @@
 """Worker processes on one queue, killed, stopped and woken: every batch is worked off, or parked if it cannot be read.
 
 Judged by what the workers have logged. A worker that is killed may have been granted batches that it never logged, one
-consume of them at most; so may one whose consume ended without an answer, or that fetched too slowly. All other
-deliveries are in the logs, each with a count of its own: the counts are the leases granted.
+consume of them at most; so may one whose consume ended without an answer. All other deliveries are in the logs, each
+with a count of its own, or as given back unread: the counts are the leases granted, on a bad network, too.
 """
 
 from __future__ import annotations
@@ -128,7 +128,6 @@ class LeaseCycles:
     ) -> None:
         """The workers reach the store by `address`, which may be a bad network; we by `direct`."""
         folder.mkdir(parents=True)
-        self._is_steady = address == direct
         self._folder = folder
         self._chance = random.Random(f"{seed} leases")
         self._direct, self._address = direct, address
@@ -154,10 +153,7 @@ class LeaseCycles:
         )
         if stats.finished_through != plan.batches - 1:
             verdict.violations.append(f"finished through {stats.finished_through} of {plan.batches}")
-        # A worker that fetches too slowly gives batches back untouched, and logs nothing of them: one that was stopped,
-        # and any of them on a bad network.
-        disturbed = pool.killed + pool.froze if self._is_steady else None
-        judge(verdict, told, plan, damaged | missing, disturbed)
+        judge(verdict, told, plan, damaged | missing, pool.killed + pool.froze)
         judge_parked(verdict, self._store, plan, damaged, missing)
         return verdict
 
@@ -208,6 +204,9 @@ class Told:
     acked: list[tuple[int, str]] = field(default_factory=list)
     leased: dict[int, list[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(list))
     """By sequence: lease, count, time."""
+    worked: dict[tuple[int, str], list[int]] = field(default_factory=lambda: defaultdict(list))
+    """By sequence and lease: when the handler was done with each entry."""
+    snoozed: list[int] = field(default_factory=list)
     troubles: int = 0
 
     @property
@@ -221,10 +220,13 @@ def read_logs(folder: Path) -> Told:
         match words:
             case ["leased", sequence, lease, count, at]:
                 told.leased[int(sequence)].append((lease, int(count), int(at)))
-            case ["done", _, entry]:
+            case ["done", sequence, entry, lease, at]:
                 told.done.add(entry)
+                told.worked[int(sequence), lease].append(int(at))
             case ["acked", sequence, lease]:
                 told.acked.append((int(sequence), lease))
+            case ["snoozed", sequence]:
+                told.snoozed.append(int(sequence))
             case ["trouble"]:
                 told.troubles += 1
     return told
@@ -236,8 +238,8 @@ def _lines(folder: Path) -> Iterator[list[str]]:
             yield line.split(" ")
 
 
-def judge(verdict: Verdict, told: Told, plan: Plan, unreadable: set[int], disturbed: int | None) -> None:
-    """`disturbed`: how many times a worker was; None where nobody can tell."""
+def judge(verdict: Verdict, told: Told, plan: Plan, unreadable: set[int], disturbed: int) -> None:
+    """`disturbed`: how many times a worker was."""
     readable = [sequence for sequence in range(plan.batches) if sequence not in unreadable]
     wanted = {f"{sequence}.{i}" for sequence in readable for i in range(ENTRIES)}
     verdict.add("entries that no handler has finished", sorted(int(e.split(".")[0]) for e in wanted - told.done))
@@ -254,18 +256,25 @@ def judge(verdict: Verdict, told: Told, plan: Plan, unreadable: set[int], distur
     verdict.add(
         "acked under a lease that nobody had", sorted(s for s, lease in told.acked if (s, lease) not in granted)
     )
-    if disturbed is not None and unlogged > plan.at_once * (disturbed + told.troubles):
+    snoozed = sum(sequence in told.leased for sequence in told.snoozed)
+    if unlogged > plan.at_once * (disturbed + told.troubles) + snoozed:
         verdict.violations.append(f"{unlogged} deliveries are counted that no worker was given")
     if plan.in_order:
         judge_order(verdict, told)
 
 
 def judge_order(verdict: Verdict, told: Told) -> None:
-    """None starts before the one ahead of it is finished: the lease that finished it was granted before."""
-    finished_by = dict(told.acked)
+    """None starts before the one ahead of it is finished.
+
+    A batch is finished under the last lease that was granted on it. Another one's handler may go on after that: a
+    process that was stopped does not know that its lease has ended.
+    """
     for sequence, leases in told.leased.items():
-        ahead = [at for lease, _, at in told.leased.get(sequence - 1, []) if lease == finished_by.get(sequence - 1)]
-        if ahead and min(at for _, _, at in leases) < max(ahead):
+        if sequence - 1 not in told.leased:
+            continue
+        last, _, _ = max(told.leased[sequence - 1], key=lambda lease: lease[1])
+        done = told.worked[sequence - 1, last]
+        if len(done) < ENTRIES or min(at for _, _, at in leases) < max(done):
             verdict.add("started before the one ahead of it was finished", [sequence])
 
 

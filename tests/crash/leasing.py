@@ -2,9 +2,10 @@
 
     python -m tests.crash.leasing '{"store": URL, "options": {…}, "log": PATH, "max_batches": 3}'
 
-Lines of the log: `leased SEQUENCE LEASE COUNT NANOSECONDS`, then `done SEQUENCE ENTRY` for each entry, `acked SEQUENCE
-LEASE`, and `trouble` where a consume ended without an answer. The time is the monotonic one, which all processes of a
-machine share. A killed process loses no line that was written: the operating system has it.
+Lines of the log: `leased SEQUENCE LEASE COUNT NANOSECONDS`, then `done SEQUENCE ENTRY LEASE NANOSECONDS` for each
+entry, `acked SEQUENCE LEASE`, `snoozed SEQUENCE` for what was given back unread, and `trouble` where a consume ended
+without an answer. The time is the monotonic one, which all processes of a machine share. A killed process loses no line
+that was written: the operating system has it.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ def main(options: dict[str, Any]) -> None:
                 tell("trouble")
                 done = []  # acked or not: what is not comes again
                 continue
+            for sequence in held.snoozed:
+                tell("snoozed", sequence)
             for batch in done:
                 tell("acked", batch.sequence, batch.lease_id)
             for batch in held:
                 tell("leased", batch.sequence, batch.lease_id, batch.delivery_count, time.monotonic_ns())
                 for entry in batch.entries:
-                    tell("done", batch.sequence, entry.decode())
+                    tell("done", batch.sequence, entry.decode(), batch.lease_id, time.monotonic_ns())
             done = list(held)
 
 

@@ -1,7 +1,7 @@
 """Loaders on real Delta tables, killed again and again: at every step, at any moment, stopped and woken too late.
 
 Each one is a process of its own with a JVM of its own, and both die. Starting Spark takes longer than all the
-rest, so the next loader warms up while one is at work, and the JVMs share an archive of loaded classes.
+rest, so the next loader warms up while one is at work; `buffer-delta prepare` makes it take half as long.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from buffer.config import ProducerConfig
 from buffer.inspect.status import queue_status
 from buffer.produce.producer import Producer
@@ -29,17 +27,14 @@ from tests.crash.delta_files import PROVENANCE, DeltaFiles
 from tests.crash.loaded import DEAD, MAIN, SIDE, Loaded, batches, judge_all_loaded, judge_tables, positions
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
+from tests.nets import HANGS_S
 
-START_TIMEOUT_S = 180.0
-SILENCE_MAX_S = 120.0  # between two steps; then it is stuck
 BACKLOG_MAX = 40  # records; more would only make the last run long
 GAP_FIRST_GUESS_S = 2.0
 BATCHES_PER_COMMIT = 3
 GC_INTERVAL_S = (0.05, 0.5)  # a loader lives for seconds; it collects a few times in its life
 LAST_WORDS = 1000  # characters
-ARCHIVE_FROM_CYCLES = 10  # making the archive costs as much as two cycles
 SECOND_OPINION_FROM_CYCLES = 5  # one more start of Spark, which a short run can do without
-ARCHIVE = "classes.jsa"
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Xlog:disable"
 """Code that lives for seconds: the optimising compiler would only take the cores away from it."""
 
@@ -57,8 +52,10 @@ MISSED = "done before their moment came"
 class Run:
     """One loader at work: which steps it has reached, and how it ended."""
 
-    def __init__(self, loader: Worker, gaps_s: dict[str, float]) -> None:
+    def __init__(self, loader: Worker, gaps_s: dict[str, float], place: int | None = None) -> None:
+        """`place`: which one, if the process runs several."""
         self.loader = loader
+        self._place = place
         self.steps = ["start"]
         self.ended: dict[str, Any] = {}
         self._gaps_s = gaps_s
@@ -66,6 +63,8 @@ class Run:
 
     def look(self) -> None:
         for message in self.loader.heard():
+            if message.get("loader") != self._place:
+                continue
             if "at" in message:
                 now_s = time.monotonic()
                 self._gaps_s[self.steps[-1]] = now_s - self._since_s
@@ -134,15 +133,13 @@ class LoaderCycles:
     def steps(self) -> list[str]:
         tables = (self._folder / name for name in self._tables)
         each = [f"{step} {table}" for table in tables for step in ("appended", "committed")]
-        return ["bound", "claimed", "entered", "planned", "decoded", "split", *each, "acked"]
+        return ["bound", "claimed", "entered", "planned", "decoded", "staged", "split", *each, "acked"]
 
     def run(self, cycles: int) -> Verdict:
         """Each cycle ends with the death of one loader. Stops early when something is wrong."""
         started_s = time.monotonic()
         self._starts_max = cycles + 1
         try:
-            if cycles >= ARCHIVE_FROM_CYCLES:
-                self._archive_classes()
             for cycle in range(cycles):
                 self._cycle()
                 self._check()
@@ -230,32 +227,15 @@ class LoaderCycles:
 
     def _next(self) -> Worker:
         while not self._standby or (len(self._standby) < 2 and self._started < self._starts_max):
-            archive = self._folder / ARCHIVE
-            self._standby.append(self._spawn(f"-XX:SharedArchiveFile={archive}" if archive.exists() else ""))
+            self._standby.append(self._spawn())
         loader = self._standby.popleft()
-        loader.wait_for("ready", START_TIMEOUT_S)
+        loader.wait_for("ready", HANGS_S)
         return loader
 
-    def _spawn(self, jvm_options: str = "") -> Worker:
+    def _spawn(self) -> Worker:
         self._started += 1
         log = self._folder / f"loader-{self._started}.stderr"
-        options = f"{JVM_OPTIONS} {jvm_options}".strip()
-        return Worker("tests.spark.loader_process", {}, log, {"JAVA_TOOL_OPTIONS": options})
-
-    def _archive_classes(self) -> None:
-        """Let one loader end in peace; its JVM writes down what it had loaded. Makes later starts 3 times cheaper."""
-        self._tell("making an archive of classes …")
-        self._produce(1)
-        self._starts_max += 1
-        loader = self._spawn(f"-XX:ArchiveClassesAtExit={self._folder / ARCHIVE}")
-        loader.wait_for("ready", START_TIMEOUT_S)
-        jvms = psutil.Process(loader.pid).children(recursive=True)
-        run = self._start(loader)
-        self._follow(run)
-        if loader.end():
-            self.violations.append(f"a loader could not end in peace, {_end_of(run)}")
-        psutil.wait_procs(jvms, timeout=START_TIMEOUT_S)
-        loader.kill()
+        return Worker("tests.spark.loader_process", {}, log, {"JAVA_TOOL_OPTIONS": JVM_OPTIONS})
 
     def _start(self, loader: Worker, **options: Any) -> Run:
         config = {**self.config, "gc_interval_s": self._chance.uniform(*GC_INTERVAL_S)}
@@ -265,7 +245,7 @@ class LoaderCycles:
     def _follow(self, run: Run, until: str | None = None) -> None:
         """To a step, or to its end."""
         steps = -1
-        while not run.follow(SILENCE_MAX_S, until):
+        while not run.follow(HANGS_S, until):
             if len(run.steps) == steps:
                 self.violations.append(f"a loader is stuck after {run.steps[-1]!r}; see {run.loader.log}")
                 return
@@ -294,7 +274,7 @@ class LoaderCycles:
 
     def _follow_to_collecting(self, run: Run) -> None:
         """To the moment when it has begun to delete. An end that comes first is in `run.ended`."""
-        deadline_s = time.monotonic() + SILENCE_MAX_S
+        deadline_s = time.monotonic() + HANGS_S
         while not self._objects.is_being_collected() and not run.follow(0.002):
             if time.monotonic() > deadline_s:
                 self.violations.append(f"a loader does not collect, after {run.steps[-1]!r}; see {run.loader.log}")

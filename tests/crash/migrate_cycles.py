@@ -23,8 +23,8 @@ from buffer.legacy.format import KeyValueEntry, encode_batch
 from buffer.legacy.ingestor import Flusher
 from buffer.produce.durability import Durable
 from buffer.store import open_store
-from tests.crash.processes import END_TIMEOUT_S
 from tests.crash.verdict import Verdict
+from tests.nets import HANGS_S
 
 PAIRS_PER_BATCH = 3
 BATCHES_PER_LIFE = 20
@@ -83,9 +83,9 @@ class MigrateCycles:
                     if left == 0 and not to_the_end:
                         time.sleep(self._random.uniform(0, MOMENT_MAX_S))
                         process.kill()
-                        self.killed += process.wait(END_TIMEOUT_S) != 0
+                        self.killed += process.wait(HANGS_S) != 0
                         return True
-                code = process.wait(END_TIMEOUT_S)
+                code = process.wait(HANGS_S)
             finally:
                 process.kill()
         assert code == 0, (self.folder / "log").read_text()[-3000:]

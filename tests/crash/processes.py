@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from tests.nets import HANGS_S
+
 ROOT = Path(__file__).parents[2]
-END_TIMEOUT_S = 120.0  # of a process that was asked to end: a flush over a bad network
 
 
 def await_true(condition: Callable[[], bool], timeout_s: float, what: str = "") -> None:
@@ -88,7 +89,7 @@ class Worker:
                 messages.append(json.loads(line))
         return messages
 
-    def wait_for(self, key: str, timeout_s: float = END_TIMEOUT_S) -> dict[str, Any]:
+    def wait_for(self, key: str, timeout_s: float = HANGS_S) -> dict[str, Any]:
         """Skip what it says until it says that. Raises EOFError when it is dead, queue.Empty when it is silent."""
         while True:
             line = self._lines.get(timeout=timeout_s)
@@ -119,11 +120,11 @@ class Worker:
         if self._closed:
             return
         self._signal(signal.SIGKILL, group)
-        self.process.wait(END_TIMEOUT_S)
+        self.process.wait(HANGS_S)
         if group:
             self._close()
 
-    def end(self, timeout_s: float = END_TIMEOUT_S) -> int:
+    def end(self, timeout_s: float = HANGS_S) -> int:
         """Close its standard input and wait for it to end by itself. Returns its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -131,7 +132,7 @@ class Worker:
         self._close()
         return code
 
-    def end_by_itself(self, timeout_s: float = END_TIMEOUT_S) -> int:
+    def end_by_itself(self, timeout_s: float = HANGS_S) -> int:
         """Wait for it to end, with its standard input open. Returns its exit code."""
         code = self.process.wait(timeout_s)
         self._close()

@@ -15,6 +15,7 @@ from tests.crash.collecting import NOTHING_LEFT, BatchObjects
 from tests.crash.consuming import KeepingConsumer
 from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict, judge
+from tests.nets import HANGS_S
 
 RUN_MAX_S = 0.12  # from the fork to the kill: before the first append, in the middle of some, after dozens
 FREEZE_CHANCE = 0.15
@@ -22,8 +23,6 @@ FROZEN_MAX = 2  # one that stands still may hold the lock of the manifest, and t
 FIGHTING = 2  # producers at a time: they fight for the manifest as well
 REPORT_EVERY = 50
 GC_INTERVAL_S = 0.05
-DRAIN_TIMEOUT_S = 120.0  # of what is left at the end: a few hundred batches on local files
-COLLECT_TIMEOUT_S = 30.0  # two looks and the deletes
 
 
 class ProducerCycles:
@@ -68,16 +67,16 @@ class ProducerCycles:
         return verdict
 
     def _drain(self) -> list[str]:
-        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+        deadline_s = time.monotonic() + HANGS_S
         while not self._consumer.drain():
             if time.monotonic() > deadline_s:
                 read, troubles = self._consumer.last, self._consumer.troubles
-                return [f"not drained within {DRAIN_TIMEOUT_S:g} s: at sequence {read}, {troubles} calls failed"]
+                return [f"not drained within {HANGS_S:g} s: at sequence {read}, {troubles} calls failed"]
         return []
 
     def _await_collected(self) -> list[str]:
         """All producers are dead, so the manifest stands still: the orphans that are old enough for that must go."""
-        deadline_s = time.monotonic() + COLLECT_TIMEOUT_S
+        deadline_s = time.monotonic() + HANGS_S
         while (left := self._objects.check_quiet()) and time.monotonic() < deadline_s:
             time.sleep(0.01)
         return left

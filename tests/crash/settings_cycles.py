@@ -3,7 +3,7 @@
 As in `loader_cycles` each one is killed, at a step, between steps, or stopped and woken beside its successor, which has
 other settings by then. Every record must be in one table, once, as it was produced: in its own where the range was
 begun with that one, else in the main table. A loader may be refused (`RouteChanged`) where a range was begun with
-other settings; then the settings are rolled back, and one of the last ones must be able to go on.
+other settings; then the settings are rolled back, as the message says, until one of those before can go on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tests.crash.processes import Worker
 from tests.crash.verdict import Verdict
 
 CHANGE = 0.7  # how likely the settings change before a life
-REMEMBERED = 8  # settings that somebody may roll back to
 SCHEMAS = ("id BIGINT, kind STRING", "id BIGINT, kind STRING, more STRING", None)
 """The last one: the columns follow the data."""
 
@@ -44,11 +43,16 @@ class Settings:
 class SettingsCycles(LoaderCycles):
     """Cycles of produce, change the settings, load, kill -9."""
 
-    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
-        super().__init__(folder, seed, tell)
+    def __init__(self, folder: Path, seed: int, tell: Callable[[str], None], *, writer: str = "auto") -> None:
+        super().__init__(folder, seed, tell, writer=writer)
         self._settings = Settings()
         self._before: list[Settings] = []
-        """What to roll back to, the newest last."""
+        """What to roll back to, the newest last, each once."""
+        self._is_refused = False
+        """The last loader was."""
+        self._stuck_at = -2
+        """Where the main table was when one was refused: as long as it is there, it is no time for other changes."""
+        self._run: Run | None = None
         self.changes: Counter[str] = Counter()
 
     @property
@@ -59,34 +63,37 @@ class SettingsCycles(LoaderCycles):
         return base | self._settings.config(self._folder)
 
     def _cycle(self) -> None:
-        if self._chance.random() < CHANGE:
+        if self._chance.random() < CHANGE and self._committed() > self._stuck_at:
             self._change()
         super()._cycle()
 
     def _change(self) -> None:
-        self._before = [*self._before, self._settings][-REMEMBERED:]
+        self._before = [*(s for s in self._before if s != self._settings), self._settings]
         self._settings = Settings(
             self._chance.random() < 0.5, self._chance.random() < 0.5, self._chance.choice(SCHEMAS)
         )
         self.changes["changed"] += 1
 
     def _start(self, loader: Worker, **options: Any) -> Run:
-        run = super()._start(loader, **options)
+        run = self._run = super()._start(loader, **options)
+        self._is_refused = False
         self._tell(f"  with {self._settings}, {options or 'no step to die at'}")
         return run
 
     def _check_end(self, run: Run) -> None:
-        if run.ended.get("error") == "RouteChanged" and self._before:
+        if run.ended.get("error") != "RouteChanged" or not self._before:
+            super()._check_end(run)
+        elif run is self._run and not self._is_refused:  # once for each, and not for one that woke up with others
+            self._is_refused = True
+            self._stuck_at = self._committed()
+            self._before.insert(0, self._settings)
             self._settings = self._before.pop()
             self.changes["rolled back"] += 1
-            return
-        super()._check_end(run)
 
     def _finish(self, second_opinion: bool) -> None:
-        for _ in range(REMEMBERED):  # until one of the last settings finishes what was begun
-            rolled_back = self.changes["rolled back"]
+        for _ in range(len(self._before) + 1):  # until one of the settings finishes what was begun
             self._follow_one()
-            if self.changes["rolled back"] == rolled_back:
+            if not self._is_refused:
                 break
         super()._finish(second_opinion)
 

@@ -12,6 +12,7 @@ import pytest
 from buffer.store import Won, open_store
 from tests.crash.processes import await_true
 from tests.fault_proxy import FAULTS, Fault, FaultProxy, evenly
+from tests.nets import HANGS_S
 from tests.servers import Reply, S3Server, ScriptedServer
 
 BODY = b"0123456789" * 100
@@ -25,7 +26,7 @@ def _put(endpoint: str) -> tuple[int, bytes]:
     """Status and body of the answer. Raises OSError or IncompleteRead if there is none, or half of one."""
     request = urllib.request.Request(f"{endpoint}/a/b%20c?d=%2F", data=BODY, method="PUT")
     try:
-        with urllib.request.urlopen(request, timeout=5) as response:
+        with urllib.request.urlopen(request, timeout=HANGS_S) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -90,7 +91,7 @@ def test_should_count_what_was_done_and_not_what_was_drawn() -> None:
     """A request without a body has no upload to cut; one that found no server met no fault of ours."""
     with ScriptedServer(_echo) as server, FaultProxy(server.endpoint, {Fault.CUT_UPLOAD: 1.0}) as proxy:
         with pytest.raises((OSError, http.client.IncompleteRead)):
-            urllib.request.urlopen(f"{proxy.endpoint}/a", timeout=5).read()
+            urllib.request.urlopen(f"{proxy.endpoint}/a", timeout=HANGS_S).read()
         assert proxy.counts == {Fault.CUT_REPLY: 1}
         with pytest.raises(OSError):
             _put(proxy.endpoint)

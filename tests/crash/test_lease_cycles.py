@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.lease_cycles import LeaseCycles, Plan, Told, judge
+from tests.crash.lease_cycles import LeaseCycles, Plan, judge, read_logs
 from tests.crash.s3 import through
 from tests.crash.verdict import Verdict
 from tests.fault_proxy import FaultProxy, evenly
@@ -37,28 +37,56 @@ def test_should_do_so_on_s3_over_a_bad_network(s3_server: S3Server, tmp_path: Pa
     assert verdict.violations == [], f"seed {seed}: {verdict}"
 
 
-def told(*leased: tuple[int, str, int, int], acked: list[tuple[int, str]], done: int = 2) -> Told:
-    found = Told(done={f"{n}.{i}" for n in range(done) for i in range(3)}, acked=acked)
-    for sequence, lease, count, at in leased:
-        found.leased[sequence].append((lease, count, at))
-    return found
+LINES = [
+    "leased 0 a 1 10",
+    "done 0 0.0 a 11",
+    "done 0 0.1 a 12",
+    "done 0 0.2 a 13",
+    "acked 0 a",
+    "leased 1 b 1 20",
+    "done 1 1.0 b 21",
+    "done 1 1.1 b 22",
+    "done 1 1.2 b 23",
+    "acked 1 b",
+]
+"""The log of a worker to which nothing happens."""
+
+
+def without(*lines: str) -> list[str]:
+    return [line for line in LINES if line not in lines]
+
+
+def instead(line: str, *others: str) -> list[str]:
+    return [other for found in LINES for other in (others if found == line else (found,))]
+
+
+STOPPED = ["leased 0 z 1 5", *without("leased 0 a 1 10"), "leased 0 a 2 10", "done 0 0.0 z 90"]
+"""Another worker was stopped with the batch in its hands, and goes on when everything is over."""
 
 
 @pytest.mark.parametrize(
-    ("story", "violation"),
+    ("lines", "violation"),
     [
-        (told((0, "a", 1, 1), (1, "b", 1, 2), acked=[(0, "a"), (1, "b")]), None),
-        (told((0, "a", 1, 1), (1, "b", 1, 2), acked=[(0, "a"), (1, "b")], done=1), "no handler has finished"),
-        (told((0, "a", 1, 1), (1, "b", 1, 2), acked=[(0, "a"), (0, "a")]), "acked twice"),
-        (told((0, "a", 1, 1), (0, "c", 1, 2), (1, "b", 1, 3), acked=[(0, "a"), (1, "b")]), "with one count"),
-        (told((0, "a", 3, 1), (1, "b", 1, 2), acked=[(0, "a"), (1, "b")]), "counted that no worker was given"),
-        (told((0, "a", 1, 1), (1, "b", 1, 2), acked=[(0, "z"), (1, "b")]), "a lease that nobody had"),
-        (told((0, "a", 1, 5), (1, "b", 1, 2), acked=[(0, "a"), (1, "b")]), "started before the one ahead"),
+        (LINES, None),
+        (without("acked 0 a"), None),  # killed between the write and its line
+        (STOPPED, None),
+        ([*instead("leased 1 b 1 20", "leased 1 b 2 20"), "snoozed 1"], None),
+        (without("done 1 1.2 b 23"), "no handler has finished"),
+        ([*LINES, "acked 0 a"], "acked twice"),
+        ([*LINES, "leased 0 c 1 9"], "with one count"),
+        (instead("leased 0 a 1 10", "leased 0 a 3 10"), "counted that no worker was given"),
+        ([*instead("leased 0 a 1 10", "leased 0 a 3 10"), "snoozed 0"], "counted that no worker was given"),
+        ([*instead("leased 0 a 1 10", "leased 0 a 2 10"), "snoozed 7"], "counted that no worker was given"),
+        (instead("acked 0 a", "acked 0 z"), "a lease that nobody had"),
+        (instead("leased 1 b 1 20", "leased 1 b 1 9"), "started before the one ahead"),
+        (instead("leased 1 b 1 20", "leased 1 b 1 12"), "started before the one ahead"),
+        ([*without("done 0 0.2 a 13"), "done 0 0.2 z 9"], "started before the one ahead"),
     ],
 )
-def test_should_see_what_must_not_be(story: Told, violation: str | None) -> None:
+def test_should_see_what_must_not_be(lines: list[str], violation: str | None, tmp_path: Path) -> None:
+    (tmp_path / "1.log").write_text("\n".join(lines) + "\n")
     verdict = Verdict()
-    judge(verdict, story, Plan(2, in_order=True), set(), disturbed=0)
+    judge(verdict, read_logs(tmp_path), Plan(2, in_order=True), set(), disturbed=0)
     if violation is None:
         assert verdict.violations == []
     else:

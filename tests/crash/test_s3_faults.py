@@ -19,10 +19,10 @@ from tests.crash.processes import Worker, await_true
 from tests.crash.s3 import MortalS3, through
 from tests.crash.verdict import judge
 from tests.fault_proxy import FAULTS, FaultProxy, evenly
+from tests.nets import HANGS_S
 from tests.servers import S3Server, StoreAddress
 
 STORM_S = 7.0
-DRAIN_TIMEOUT_S = 60.0
 ORPHANS = 40
 HOUR_MS = 3_600_000
 
@@ -88,7 +88,7 @@ def test_should_consume_every_durable_entry_once_over_a_bad_network(
         _drain_until(consumer, begun_s + STORM_S)
         proxy.calm()
         assert [producer.end() for producer in (sleeper, heir)] == [0, 0], f"seed {seed}"
-        await_true(consumer.drain, DRAIN_TIMEOUT_S, f"drained, seed {seed}")
+        await_true(consumer.drain, HANGS_S, f"drained, seed {seed}")
         objects = {item.location for item in store.list("ingest")}
         consumer.close()
     verdict = judge((tmp_path / "logs").glob("*.log"), consumer.found)
@@ -109,13 +109,13 @@ def test_should_go_on_when_the_s3_server_is_killed_and_comes_back(
         address = through(proxy, s3.server.new_address(), timeout="5s")
         producers = [start_producer(name, address) for name in ("one", "two")]
         consumer = _consumer(address, gc_enabled=False)
-        await_true(lambda: consumer.drain() and _read(consumer) > 100, DRAIN_TIMEOUT_S, "the first entries")
+        await_true(lambda: consumer.drain() and _read(consumer) > 100, HANGS_S, "the first entries")
         s3.kill()
         s3.start()
         before = _read(consumer)
-        await_true(lambda: consumer.drain() and _read(consumer) > before + 100, DRAIN_TIMEOUT_S, "entries again")
+        await_true(lambda: consumer.drain() and _read(consumer) > before + 100, HANGS_S, "entries again")
         assert [producer.end() for producer in producers] == [0, 0]
-        await_true(consumer.drain, DRAIN_TIMEOUT_S, "drained")
+        await_true(consumer.drain, HANGS_S, "drained")
         consumer.close()
     assert s3.lives == 2
     assert proxy.unanswered > 0, "nobody noticed that it was gone"

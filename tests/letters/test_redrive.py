@@ -217,7 +217,7 @@ def test_should_not_mix_two_queues(store: Store) -> None:
         producer.produce([b"an ordinary entry"]).watcher.await_durable()
     table = Table.of(2)
     attempt(table, store, at(1, die))
-    with pytest.raises(RedriveUnfinished) as caught:
+    with pytest.raises(RedriveUnfinished, match=r"queue is gone for good .* UPDATE … SET redrive = NULL") as caught:
         redrive(View(table), home(store, "other/manifest"), SystemClock())
     assert caught.value.letters == 2
     go(table, store)

@@ -20,6 +20,7 @@ from buffer_delta.serve.facts import LoaderFacts, Recorder, TableFacts
 from buffer_delta.serve.server import StatusServer
 from buffer_delta.serve.status import Limits
 from tests.consume.consumer_support import fill
+from tests.nets import HANGS_S
 
 TABLE = "/lake/events"
 LIMITS = Limits(stuck_s=600, max_lag_s=None)
@@ -68,7 +69,7 @@ def filled(store: Store, clock: ManualClock, batches: int = 3) -> None:
 
 def get(server: StatusServer, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
     address = urlsplit(server.url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=HANGS_S)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()

@@ -11,6 +11,7 @@ import pytest
 from buffer.errors import InvalidConfig
 from buffer_delta.serve import http
 from buffer_delta.serve.http import Answer, HttpServer, parse_address
+from tests.nets import HANGS_S
 
 
 def handle(path: str) -> Answer | None:
@@ -30,7 +31,7 @@ def server() -> Iterator[HttpServer]:
 
 
 def connect(server: HttpServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=HANGS_S)
 
 
 def ask(server: HttpServer, request: bytes) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +16,20 @@ from buffer.store import Store, open_store
 from buffer.testing import ManualClock
 from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
-from tests.serve.browser import dom, screenshot
+from tests.serve.browser import Browser, running_browser, shown
 from tests.serve.serve_support import FakeLoader, fenced, filled, get_json, served
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e</script>"
-IMAGE = Path(__file__).parents[2] / "docs" / "images" / "status.png"
+
+
+UNCUT = "[...document.querySelectorAll('.chart text')].every(t => t.getBBox().x >= 0)"
+"""Whether every label of the charts is there as a whole."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser() as found:
+        yield found
 
 
 @contextmanager
@@ -56,16 +64,9 @@ def busy_server(store: Store, clock: ManualClock) -> Iterator[StatusServer]:
         yield server
 
 
-def shown(page: str, fact: str) -> tuple[str, str]:
-    """The raw value and the text that stands at a fact."""
-    found = re.search(rf'data-fact="{fact}"(?: data-value="([^"]*)")?>([^<]*)<', page)
-    assert found, fact
-    return found[1], html.unescape(found[2])
-
-
-def test_should_show_what_the_json_says(tmp_path: Path) -> None:
+def test_should_show_what_the_json_says(browser: Browser, tmp_path: Path) -> None:
     with busy_server(open_store("memory://events"), ManualClock()) as server:
-        page = dom(server.url)
+        page = browser.look(server.url)
         _, status = get_json(server, "/api/status")
         for fact in ("lag_batches", "lag_seconds", "backlog_bytes"):
             value = shown(page, fact)[0]
@@ -79,21 +80,54 @@ def test_should_show_what_the_json_says(tmp_path: Path) -> None:
         assert "<img" not in page
         assert html.escape("<img src=x onerror=alert(1)>", quote=False) in page
         assert 'class="line"' in page, "the charts are drawn"
-        picture = IMAGE if os.environ.get("UPDATE_IMAGES") else tmp_path / "status.png"
-        screenshot(server.url, picture, 1000, 900)
-        assert picture.stat().st_size > 20_000, "a page of one colour is smaller"
+        assert browser.asked(UNCUT)
+        browser.screenshot(tmp_path / "status.png", whole=True)
+        assert (tmp_path / "status.png").stat().st_size > 20_000, "a page of one colour is smaller"
 
 
-def test_should_be_no_wider_than_a_phone(memory: Store) -> None:
-    with busy_server(memory, ManualClock()) as server:
-        page = dom(server.url, "--window-size=320,800")
-    found = re.search(r'data-overflow="(-?\d+)"', page)
-    assert found
-    assert int(found[1]) <= 0
+def test_should_be_no_wider_than_a_phone(browser: Browser) -> None:
+    with busy_server(open_store("memory://events"), ManualClock()) as server:
+        page = browser.look(server.url, 320, 690, dark=True)
+        assert browser.asked("innerWidth") == 320
+        found = re.search(r'data-overflow="(-?\d+)"', page)
+        assert found
+        assert int(found[1]) <= 0
+        assert browser.asked("[...document.querySelectorAll('table, svg')].every(e => e.scrollWidth <= innerWidth)")
+        assert browser.asked(UNCUT)
+
+
+def test_should_not_go_on_showing_a_state_that_nobody_confirms(browser: Browser, memory: Store) -> None:
+    """A green "idle" over a loader that died an hour ago would send people back to bed."""
+    clock = ManualClock()
+    filled(memory, clock, 2)
+    with served(memory, clock, FakeLoader(clock)) as server:
+        browser.look(server.url)
+        assert browser.asked("document.getElementById('state').textContent") == "starting"
+    browser.call("Runtime.evaluate", expression="refresh()", awaitPromise=True)
+    assert browser.asked("document.getElementById('state').textContent") == "no answer"
+    assert browser.asked("document.getElementById('state').className") == "pill bad"
+    assert "as of 2023-11-14 22:13:20 UTC" in browser.asked("document.getElementById('reason').textContent")
+    assert browser.asked("document.title").startswith("no answer")
+
+
+@pytest.mark.parametrize("seconds", [4.5, 75, 931, 12_345, 400_000])
+@pytest.mark.parametrize(("minutes", "first_label"), [(1, "−8 min"), (19, "−20 min"), (59, "−60 min")])
+def test_should_have_room_for_every_label_of_a_chart(
+    browser: Browser, memory: Store, seconds: float, minutes: int, first_label: str
+) -> None:
+    clock = ManualClock()
+    filled(memory, clock, 1)
+    with served(memory, clock) as server:
+        browser.look(server.url, 320, 690)
+        points = f"[[[{10**12 - 60_000 * minutes}, 0], [{10**12}, {seconds}]]]"
+        browser.asked(f"chart('chart-lag', {10**12}, {points}, (v) => seconds(v).replace('.0 s', ' s'))")
+        labels = "[...document.querySelectorAll('#chart-lag text')].map(t => t.textContent)"
+        assert first_label in browser.asked(labels)
+        assert browser.asked(UNCUT), browser.asked(labels)
 
 
 @pytest.mark.parametrize("state", ["idle", "stuck", "blocked", "fenced"])
-def test_should_show_the_state_that_health_tells(memory: Store, state: str) -> None:
+def test_should_show_the_state_that_health_tells(browser: Browser, memory: Store, state: str) -> None:
     clock = ManualClock()
     filled(memory, clock, 2)
     loader = FakeLoader(clock)
@@ -113,7 +147,7 @@ def test_should_show_the_state_that_health_tells(memory: Store, state: str) -> N
         clock.advance(1000)
         server.watch.look()
         _, health = get_json(server, "/healthz")
-        page = dom(server.url)
+        page = browser.look(server.url)
         assert health["state"] == state
         assert f">{state}</span>" in page
         assert html.escape(health["reason"], quote=False) in page

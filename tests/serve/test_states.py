@@ -19,6 +19,7 @@ from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
 from buffer_delta.serve.status import STATES, Limits
 from buffer_delta.serve.watch import one_look
+from tests.consume.consumer_support import Tapped
 from tests.serve.serve_support import TABLE, FakeLoader, fenced, filled, get_json, scrape, served
 
 MANIFEST = "ingest/manifest"
@@ -226,3 +227,51 @@ def test_should_show_leases_and_clients_where_the_queue_has_them(memory: Store, 
         assert (status["leases"]["depth"], status["leases"]["in_flight"]) == (1, 1)
         assert status["clients"] == {"count": 1, "lost": None, "newest": [["sensor-<7>", 0, 0]]}
     queue.close()
+
+
+def test_should_know_the_bytes_that_wait_at_every_look(memory: Store, clock: ManualClock) -> None:
+    """A backlog that came a second after a look is one, and only what is new is listed."""
+
+    def stored() -> int:
+        return sum(info.size for info in memory.list("ingest") if info.location.endswith(".batch"))
+
+    tapped = Tapped(memory)
+    filled(memory, clock, 2)
+    with served(tapped, clock) as server:
+        assert views(server, memory)["backlog_bytes"] == stored() > 0
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        consumer.next_descriptors(2)
+        consumer.ack_through(1)
+        clock.advance(1)
+        server.watch.look()
+        assert views(server, memory)["backlog_bytes"] == 0
+        loaded = stored()
+        filled(memory, clock, 3)
+        clock.advance(1)
+        server.watch.look()
+        assert views(server, memory)["backlog_bytes"] == stored() - loaded > 0
+        tapped.calls.clear()
+        server.watch.look()
+        assert [call for call in tapped.calls if call[0] in ("list", "head")] == [], "nothing is new"
+
+
+def test_should_not_count_the_bytes_of_what_the_loader_has_just_loaded(memory: Store, clock: ManualClock) -> None:
+    """The loader knows that they left before the next look does."""
+    filled(memory, clock, 3)
+    sizes = sorted((info.location, info.size) for info in memory.list("ingest") if info.location.endswith(".batch"))
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        assert views(server, memory)["backlog_bytes"] == sum(size for _, size in sizes)
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        loader.open(consumer.epoch)
+        consumer.next_descriptors(2)
+        consumer.ack_through(1)
+        loader.known = consumer.known()
+        clock.advance(1)
+        status = views(server, memory)
+        assert (status["length"], status["backlog_bytes"]) == (1, sizes[2][1])
+        consumer.next_descriptors(1)
+        consumer.ack_through(2)
+        loader.known = consumer.known()
+        clock.advance(1)  # answers are kept for a moment
+        assert views(server, memory)["backlog_bytes"] == 0

@@ -52,6 +52,7 @@ def ledger_is_read_before_the_manifest() -> Iterator[None]:
         found = self._ledger.read()
         manifest = read_manifest()
         self._standing = section.standing(self.client_id, manifest, found, location=self._ledger.location)
+        self._own = self._standing.mark
         return self._standing.durable_seq
 
     with patch.object(ClientGuard, "open", open_):

@@ -20,15 +20,16 @@ from buffer.manifest import PackedMetadata
 from buffer.model import Metadata
 from buffer.produce.marked import MarkedQueue
 from buffer.produce.upload import put_under_new_name
+from buffer.testing.simulator.world import MANIFEST_PATH
 from tests.simulation.mutants import STUCK, Mutant
 
 LEASE_MUTANTS: dict[str, Mutant] = {}
 """Apart from the others: their worlds are not those that a seed picks from."""
 
 
-def mutant(sees: str) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
+def mutant(sees: str, within: int = 2000) -> Callable[[Callable[[], Iterator[None]]], Callable[[], Iterator[None]]]:
     def register(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-        LEASE_MUTANTS[make.__name__] = Mutant(frozenset(), sees, contextmanager(make))
+        LEASE_MUTANTS[make.__name__] = Mutant(frozenset(), sees, contextmanager(make), within)
         return make
 
     return register
@@ -111,9 +112,9 @@ def acks_count_after_expiry() -> Iterator[None]:
 def parked_before_copied() -> Iterator[None]:
     """The end state first, then the copy: whoever dies in between loses the batch."""
 
-    def park(self: LeaseQueue, orders: Sequence[ParkOrder], section: Leases) -> bool:
+    def park(self: LeaseQueue, orders: Sequence[ParkOrder], section: Leases, unread: int | None = None) -> Any:
         self._session.apply(lambda now, by: (parking.finish_parking(now, by, section.parker or "", list(orders)), None))
-        return real(self, orders, section)
+        return real(self, orders, section, unread)
 
     real = LeaseQueue._park
     with patch.object(LeaseQueue, "_park", park):
@@ -150,22 +151,35 @@ def unblock_forgets() -> Iterator[None]:
 @mutant(sees=r"in the dead-letter queue already|in the queue already|in no batch together")
 def moved_without_a_mark() -> Iterator[None]:
     """Parking and redrive append without looking whether it was done before."""
+    with patch.object(MarkedQueue, "append", _unmarked):
+        yield
 
-    def append(
-        self: MarkedQueue, data: bytes, metadata: Sequence[Metadata], _client_seq: int, folder: str, *_: Any
-    ) -> bool:
-        name = put_under_new_name(data, store=self._store, clock=self._clock, prefix=folder)
-        items = PackedMetadata.pack(
-            [item.start_index for item in metadata],
-            [item.ingestion_time_ms for item in metadata],
-            [item.payload for item in metadata],
-        )
-        self._queue.guard = None
-        self._queue.append_locations([(name.location, items)])
-        return True
+
+@mutant(sees=r"came home as \d+, but it is in the queue already", within=4000)
+def redrive_without_a_mark() -> Iterator[None]:
+    """What is parked has its mark; the way back has none."""
+    real = MarkedQueue.append
+
+    def append(self: MarkedQueue, *args: Any) -> bool:
+        goes_home = self._config.manifest_path == MANIFEST_PATH
+        return _unmarked(self, *args) if goes_home else real(self, *args)
 
     with patch.object(MarkedQueue, "append", append):
         yield
+
+
+def _unmarked(
+    self: MarkedQueue, data: bytes, metadata: Sequence[Metadata], _client_seq: int, folder: str, *_: Any
+) -> bool:
+    name = put_under_new_name(data, store=self._store, clock=self._clock, prefix=folder)
+    items = PackedMetadata.pack(
+        [item.start_index for item in metadata],
+        [item.ingestion_time_ms for item in metadata],
+        [item.payload for item in metadata],
+    )
+    self._queue.guard = None
+    self._queue.append_locations([(name.location, items)])
+    return True
 
 
 @mutant(sees=r"turned the queue's time back|holds until")
@@ -216,7 +230,7 @@ def part_acks_replace_each_other() -> Iterator[None]:
 
 @mutant(sees=r"holes, and the cap is")
 def holes_are_not_bounded() -> Iterator[None]:
-    with patch.object(lease_rules._Holes, "admit", lambda _self, _sequence: True):
+    with patch.object(lease_rules.Holes, "admit", lambda _self, _sequence: True):
         yield
 
 

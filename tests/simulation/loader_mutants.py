@@ -84,8 +84,8 @@ def found_plan_is_ignored() -> Iterator[None]:
     """A loader that takes over plans anew instead of replaying what its predecessor planned."""
     real = Plans.enter
 
-    def enter(self: Plans, *args: Any) -> Ledger:
-        entered = real(self, *args)
+    def enter(self: Plans, *args: Any, **also: Any) -> Ledger:
+        entered = real(self, *args, **also)
         self._unsettled.append(entered.plan)  # so that it may be overwritten
         return replace(entered, plan=None)
 
@@ -157,8 +157,8 @@ def blocked_is_looked_at_before_claiming_alone() -> Iterator[None]:
     plan of a loader that runs."""
     real = Plans.enter
 
-    def enter(self: Plans, *args: Any) -> Ledger:
-        return replace(real(self, *args), blocked=None)
+    def enter(self: Plans, *args: Any, **also: Any) -> Ledger:
+        return replace(real(self, *args, **also), blocked=None)
 
     with patch.object(Plans, "enter", enter):
         yield

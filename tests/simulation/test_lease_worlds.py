@@ -19,7 +19,8 @@ def outcome() -> Outcome:
 
 
 def test_should_keep_every_promise_under_faults(outcome: Outcome) -> None:
-    assert outcome.failed is None, f"python -m tests.simulation.leases --seed {outcome.failed}"
+    seed, violation = outcome.failed or (None, "")
+    assert seed is None, f"{violation}; its trace: python -m tests.simulation.leases --seed {seed}"
 
 
 def test_should_have_reached_what_the_promises_are_about(outcome: Outcome) -> None:

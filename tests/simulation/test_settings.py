@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import pytest
 
+from buffer.errors import QueueBound
 from buffer.testing.simulator import Host
 from buffer.testing.simulator.world import MANIFEST_PATH
 from buffer_delta.delta.state import TableState
@@ -128,6 +130,32 @@ def test_should_know_a_table_that_was_moved_while_the_queue_was_upgraded() -> No
             newer._open_table = lambda name: SimulatedTarget(self.world, host, DeltaLog(name))
             newer.open()
             assert (newer.committed, step(newer)) == (1, None)
+
+    tell(Moved)
+
+
+@pytest.mark.parametrize("dies_at", ["committed main", None])
+def test_should_know_a_table_that_was_moved_after_its_first_range(dies_at: str | None) -> None:
+    """No plan has its id yet. Acked or not, it holds the range, and no other table of that app does."""
+
+    class Moved(Joining):
+        kinds = "a"
+
+        def tell(self, host: Host) -> None:
+            first = self.loader(host, *([stop_at(dies_at)] if dies_at else []), tables=("main",))
+            first.open()
+            with pytest.raises(KeyboardInterrupt) if dies_at else nullcontext():
+                step(first)
+            other = self.loader(host, tables=("second",))
+            with pytest.raises(QueueBound):
+                other.open()
+            self.tables.log("main").name = "moved"
+            put_batch(host, 1, "a")
+            moved = self.loader(host, tables=("moved",))
+            moved.open()
+            assert moved.committed == 0
+            step(moved)
+            self.loader(host, tables=("moved",)).open()
 
     tell(Moved)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -13,8 +14,12 @@ import pytest
 
 from buffer.testing.simulator import Actor, Host, Trace, Violation, Weather, World
 from buffer.testing.simulator.faults import FATES, STRIKES
-from buffer.testing.simulator.runner import Outcome, OutOfTime, limited, main, run_seeds
+from buffer.testing.simulator.leases import simulate_leases
+from buffer.testing.simulator.legacy import simulate_legacy
+from buffer.testing.simulator.runner import Outcome, OutOfTime, Simulation, limited, main, run_seeds
 from buffer_delta.testing import simulate, world_of
+from tests.simulation.__main__ import KINDS as ALL_KINDS
+from tests.simulation.__main__ import main as main_of_all
 
 pytestmark = pytest.mark.xdist_group("simulation")  # they share what the seeds came to
 
@@ -112,7 +117,35 @@ def test_should_name_the_seed_that_failed_and_how_to_replay_it() -> None:
     out = StringIO()
     assert main(failing, ["--seeds", "4", "--jobs", "1"], out, program="simulate") == 1
     assert "seed 2 fails: at 1.000 s: the sky fell" in out.getvalue()
-    assert "make simulate SEED=2" in out.getvalue()
+    assert "Its trace: simulate --seed 2\n" in out.getvalue()
+
+
+def failing_leases(seed: int, trace: Trace | None) -> World:
+    world = simulate_leases(seed, trace)
+    if seed == 2:
+        raise Violation("at 1.000 s: the sky fell")
+    return world
+
+
+def test_should_run_every_kind_and_name_the_one_that_failed() -> None:
+    out = StringIO()
+    kinds: dict[str, Simulation] = {"queues": simulate, "leases": failing_leases, "legacy": simulate_legacy}
+    assert main_of_all(["--seeds", "4", "--jobs", "1"], out, kinds) == 1
+    said = out.getvalue()
+    assert re.search(r"queues:[\s\S]*4 seeds[\s\S]*leases:[\s\S]*seed 2 fails: at 1.000 s: the sky fell", said)
+    assert "legacy:" not in said, "it ends there"
+    (told,) = re.findall(r"Its trace: python -m tests\.simulation (--kind \w+ --seed \d+), or (.*)", said)
+    assert told == ("--kind leases --seed 2", "make simulate KIND=leases SEED=2")
+    out = StringIO()
+    assert main_of_all(told[0].split(), out, kinds) == 1
+    assert "worker0.1" in out.getvalue(), "the trace of that very world"
+    assert set(ALL_KINDS) == {"queues", "clients", "leases", "legacy"}
+
+
+def test_should_take_a_seed_without_a_kind_for_one_of_queues() -> None:
+    out = StringIO()
+    assert main_of_all(["--seed", "3"], out) == 0
+    assert out.getvalue().count("seed 3 is fine") == 1
 
 
 def breaking(seed: int, trace: Trace | None) -> World:

@@ -3,8 +3,9 @@
 A trickle of batches, and `buffer-delta load --available-now` as a process of its own again and again, as cron would
 start it. Every fourth time the queue is empty. Ends with 1 if a row is lost or doubled, a run with nothing to load
 starts Spark, or something grows with the number of runs: batch objects, manifest, ledger, files of the table, commits
-since the last checkpoint. The batches are named twenty minutes in the past, so that what is loaded is old enough to go
-at once; no append is under way while a loader runs.
+since the last checkpoint, files of the table's log. The batches are named twenty minutes in the past, so that what is
+loaded is old enough to go at once; no append is under way while a loader runs. The table keeps its log for an hour, and
+Delta counts in whole days: so after each run what is in the log is dated back by two days.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from buffer.clock import SystemClock, make_ulid
 from buffer.config import ProducerConfig
@@ -34,6 +36,10 @@ CHECKPOINT_EVERY = 10
 OBJECTS_MAX = 2 * BATCHES  # of the run before, until this one's second look, and of this one
 FILES_MAX = 2 * COMPACT_EVERY + 5
 BEHIND_CHECKPOINT_MAX = 2 * CHECKPOINT_EVERY
+# Each commit has a file, Delta's checksum of it, and Hadoop's of both; those before the last checkpoint go with the
+# next one. And a few for the checkpoint itself.
+LOG_FILES_MAX = 4 * BEHIND_CHECKPOINT_MAX + 10
+LOG_AGE_S = 2 * 24 * 3600
 MANIFEST_BYTES_MAX = 1000
 LEDGER_BYTES_MAX = 4000
 
@@ -65,6 +71,8 @@ class Cron:
         command += ["--table", str(self.table), "--format", "json", "--schema", "id BIGINT"]
         command += ["--set", f"compact_every_commits={COMPACT_EVERY}"]
         command += ["--table-property", f"delta.checkpointInterval={CHECKPOINT_EVERY}"]
+        for kept in ("logRetentionDuration", "deletedFileRetentionDuration"):  # Delta wants the first no shorter
+            command += ["--table-property", f"delta.{kept}=interval 1 hours"]
         started = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -73,6 +81,13 @@ class Cron:
         if is_idle and "starting Spark" in done.stderr:
             self.violations.append("Spark was started for an empty queue")
         return time.monotonic() - started, (done.stdout.splitlines() or [""])[-1]
+
+    def age_the_log(self) -> None:
+        """As if everything in it had been written two days ago."""
+        then_s = time.time() - LOG_AGE_S
+        for file in (self.table / "_delta_log").iterdir():
+            if file.is_file() and file.stat().st_mtime > then_s + LOG_AGE_S / 2:
+                os.utime(file, (then_s, then_s))
 
     def look(self) -> dict[str, int]:
         """What there is now; more than may be is a violation."""
@@ -83,8 +98,9 @@ class Cron:
             "ledger bytes": (self.queue / "ingest" / "manifest.ledger").stat().st_size,
             "files": len(files),
             "commits since the last checkpoint": version - self._checkpoint(),
+            "files of the log": len([file for file in (self.table / "_delta_log").iterdir() if file.is_file()]),
         }
-        allowed = (OBJECTS_MAX, MANIFEST_BYTES_MAX, LEDGER_BYTES_MAX, FILES_MAX, BEHIND_CHECKPOINT_MAX)
+        allowed = (OBJECTS_MAX, MANIFEST_BYTES_MAX, LEDGER_BYTES_MAX, FILES_MAX, BEHIND_CHECKPOINT_MAX, LOG_FILES_MAX)
         for (name, count), most in zip(found.items(), allowed, strict=True):
             if count > most:
                 self.violations.append(f"{count} {name}, {most} may be there")
@@ -99,16 +115,10 @@ class Cron:
             )
 
     def _table_files(self) -> tuple[int, set[str]]:
-        """The newest version, and the files that are in it, by the log's own commits: none was cleaned up yet."""
-        version, files = -1, set[str]()
-        for commit in sorted((self.table / "_delta_log").glob("*.json")):
-            if not commit.stem.isdigit():
-                continue
-            version = int(commit.stem)
-            for action in map(json.loads, commit.read_text().splitlines()):
-                files |= {action["add"]["path"]} if "add" in action else set()
-                files -= {action["remove"]["path"]} if "remove" in action else set()
-        return version, files
+        """The newest version, and the files that are in it, as another reader finds them."""
+        table = DeltaTable(str(self.table))
+        found = table.get_add_actions(flatten=True)
+        return table.version(), set(found.column("path").to_pylist())
 
     def _checkpoint(self) -> int:
         pointer = self.table / "_delta_log" / "_last_checkpoint"
@@ -125,6 +135,7 @@ def main() -> int:
             if number % IDLE_EVERY:
                 cron.trickle()
             seconds, said = cron.run()
+            cron.age_the_log()
             found = ", ".join(f"{name} {count}" for name, count in cron.look().items())
             _tell(f"{number:4d}  {seconds:5.1f} s  {said}  [{found}]")
         cron.check_rows()

@@ -38,6 +38,7 @@ from buffer_delta.cli.dead_letters import dead_letters, redrive
 from buffer_delta.cli.demo import demo
 from buffer_delta.cli.init import init
 from buffer_delta.cli.live import live_line
+from buffer_delta.cli.prepare import prepare
 from buffer_delta.cli.serve import serve
 from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
@@ -107,7 +108,9 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
       spark-submit examples/loader_job.py --config buffer.toml
 
     On a terminal one line shows how far it is; elsewhere there is a line for each commit, with --log-format json as
-    JSON on stderr. --serve adds a status page, health and metrics.
+    JSON on stderr. --json prints each commit as a line of JSON on stdout ("event": "commit") and, with --available-now,
+    the total of the run as the last one ("event": "done"), also if there was nothing to load. --serve adds a status
+    page, health and metrics.
 
     Every setting can stand in the [loader] table of the --config file, or come as --set key=value.
 
@@ -133,7 +136,7 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
 
     def tell(progress: Progress) -> None:
         if as_json:
-            print_json(progress.to_dict())
+            print_json({"event": "commit", **progress.to_dict()})
         elif session.log_format == "text" and not is_drawn:
             echo(str(progress))
 
@@ -157,7 +160,9 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
 
 
 def _tell_total(total: Total, session: Session, as_json: bool) -> None:
-    """One line on what a run did."""
+    """One line on what a run did, also where it found nothing to do."""
+    if as_json:
+        print_json({"event": "done", **dataclasses.asdict(total)})
     if session.log_format != "text":
         log.info("%s", total, extra={"event": "done", "facts": dataclasses.asdict(total)})
     elif not as_json:
@@ -186,6 +191,7 @@ for command in (
     dead_letters,
     redrive,
     demo,
+    prepare,
     completion_command("buffer-delta"),
 ):
     cli.add_command(command)

@@ -17,7 +17,10 @@ from buffer.errors import BufferQueueError
 from buffer.inspect.human import plural
 from buffer.inspect.probes import Finding, check_queue, check_store, finding
 from buffer.inspect.status import QueueStatus, read_manifest
+from buffer.ledger.binding import Binding, is_bound
+from buffer.ledger.plan import Ledger
 from buffer.model import BatchDescriptor
+from buffer.names import ledger_path
 from buffer.store.base import Store
 from buffer.store.open import open_store
 from buffer_delta.cli.guess import Sample, sample
@@ -25,6 +28,7 @@ from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import QueueBound, SparkUnusable
+from buffer_delta.load.checks import lasting_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
 MARKS = {"ok": ("ok   ", "green"), "note": ("note ", "yellow"), "wrong": ("WRONG", "red")}
 
 
-@click.command()
+@click.command(short_help="Try out all that a loader needs, a line for each thing.")
 @queue_options
 @loader_options
 @spark_options
@@ -42,11 +46,12 @@ def check(no_spark: bool, as_json: bool, **options: Any) -> int:
     """Try out everything a loader needs, with the settings of `load`, and say what is wrong.
 
     \b
-    store               it answers, and keeps its word on conditional writes
+    store               it answers, and honours conditional writes
     queue, clock        what waits; whether a producer's clock is ahead of this one
     format              the first batches, read with the format and schema given
     java, delta         Spark starts, with Delta's JARs
-    table …             it is there, or can be made; a file can be written beside its data
+    main table          it is the one that the queue is loaded into, if it was loaded before
+    table …             it is there, or can be made, and lasts; a file can be written beside its data
     executors           they can read the queue: keys and network reach them, too
 
     Nothing is claimed, loaded or changed; small objects that it writes to try things out are deleted again. It ends
@@ -89,7 +94,7 @@ def findings(config: LoaderConfig, spark_settings: dict[str, Any] | None) -> Ite
         return
     queue, said = check_queue(store, config.manifest_path, clock)
     yield from said
-    if queue is not None and (bound := _bound(queue, config)):
+    if queue is not None and (bound := _bound(queue, config, with_spark=spark_settings is not None)):
         yield bound
     first = _sample(store, config, queue)
     yield check_format(config, first)
@@ -98,17 +103,23 @@ def findings(config: LoaderConfig, spark_settings: dict[str, Any] | None) -> Ite
     yield from check_spark(config, store, queue, spark_settings)
 
 
-def _bound(queue: QueueStatus, config: LoaderConfig) -> Finding | None:
+def _bound(queue: QueueStatus, config: LoaderConfig, *, with_spark: bool) -> Finding | None:
+    """As far as names tell. Whether another spelling leads to the same table, Spark finds out: `check_binding`."""
     ledger = queue.ledger
     if ledger is None or ledger.app_id is None:
         return None
-    if config.app_id not in (None, ledger.app_id):
+    if config.app_id not in (None, ledger.app_id) and not config.adopt:
         said = f"the queue is loaded as {ledger.app_id!r}, not as {config.app_id!r}; see --adopt"
         return Finding("ledger", "wrong", said)
-    if tuple(config.tables()) != ledger.tables:
-        said = f"the queue was loaded into {', '.join(ledger.tables)} so far; the settings name {config.tables()}"
-        return Finding("ledger", "note", said)
-    return Finding("ledger", "ok", f"loaded as {ledger.app_id} into the tables of these settings")
+    if config.table == ledger.tables[0]:
+        return Finding("ledger", "ok", f"loaded as {ledger.app_id} into {config.table}")
+    if with_spark:
+        return None
+    said = (
+        f"the queue was loaded into {ledger.tables[0]} so far, and the settings name {config.table}: whether that is "
+        "the same table, only a check with Spark can tell"
+    )
+    return Finding("ledger", "note", said)
 
 
 def _sample(store: Store, config: LoaderConfig, queue: QueueStatus | None) -> Sample:
@@ -168,6 +179,8 @@ def check_spark(
     try:
         with running_spark("buffer-delta check", loads=config, **settings) as spark:
             yield Finding("delta", "ok", f"Spark {spark.version} runs with Delta's JARs")
+            if queue is not None and (ledger := queue.ledger) is not None and not ledger.is_unbound:
+                yield _attempt("main table", lambda: check_binding(spark, config, ledger))
             for name in config.tables():
                 yield _attempt(f"table {name}", lambda name=name: check_table(spark, name, queue))  # type: ignore[misc]
             yield check_executors(spark, config, store, queue)
@@ -184,11 +197,29 @@ def _attempt(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, "wrong", describe(error))
 
 
+def check_binding(spark: SparkSession, config: LoaderConfig, ledger: Ledger) -> str:
+    """The main table is the one that the queue feeds, however it is spelled and wherever it was moved.
+
+    Raises QueueBound, as a loader would.
+    """
+    from buffer_delta.delta.table import DeltaTarget
+
+    if config.adopt:
+        return f"{config.table} adopts the queue, which was loaded into {ledger.tables[0]}"
+    target = DeltaTarget(spark, config.table)
+    position = target.look(ledger.app_id or "").position
+    binding = Binding(config.app_id, (config.table,), (target.place,), target.identity(), position)
+    is_bound(ledger, binding, location=ledger_path(config.manifest_path))
+    return f"{config.table} is the table that the queue is loaded into, {(ledger.places or ledger.tables)[0]}"
+
+
 def check_table(spark: SparkSession, name: str, queue: QueueStatus | None) -> str:
     """Looks at the table, and writes and deletes a file beside its data."""
-    from buffer_delta.delta.table import DeltaTarget, path_of
+    from buffer_delta.delta.places import path_of
+    from buffer_delta.delta.table import DeltaTarget
 
     target = DeltaTarget(spark, name)
+    lasting_tables([name] if target.ends_with_the_session() else [])
     seen = target.look((queue.ledger.app_id if queue and queue.ledger else None) or "")
     if seen.version is None and path_of(name) is None:
         database = name.replace("`", "").rpartition(".")[0]

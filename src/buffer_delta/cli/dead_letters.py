@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from buffer.cli.options import looking_settings, queue_options
-from buffer.cli.printing import echo, print_facts, print_json, print_table
+from buffer.cli.printing import counting, echo, is_terminal, print_facts, print_json, print_table
 from buffer.cli.shell import OrderedGroup, json_option, session_options
 from buffer.clock import SystemClock
 from buffer.config import ProducerConfig, read_toml
@@ -44,7 +44,7 @@ def _looking(command: F) -> F:
     return session_options(command)
 
 
-@click.group("dead-letters", cls=OrderedGroup)
+@click.group("dead-letters", cls=OrderedGroup, short_help="Look at records that could not become rows.")
 def dead_letters() -> None:
     """Records and batches that could not become rows: why, which, and back into a queue."""
 
@@ -171,7 +171,10 @@ def _redrive(as_json: bool, **options: Any) -> None:
         from buffer_delta.letters.table import DeltaLetters
 
         letters = DeltaLetters(spark, table, options["where"], clock.now_ms)
-        done = redrive(letters, QueueHome(letters.client_id, store, produce, clock), clock)
+        home = QueueHome(letters.client_id, store, produce, clock)
+        total = letters.count() if is_terminal(sys.stderr) else None
+        with counting("sending letters back", total) as advance:
+            done = redrive(letters, home, clock, on_sent=advance)
     if as_json:
         print_json({"letters": done.letters, "batches": done.batches, "finished": done.finished})
     elif not done.letters:
@@ -185,7 +188,7 @@ def _redrive_command() -> click.Command:
     command: Any = _redrive
     for option in (json_option, spark_options, _where_option, _table_option, queue_options):
         command = option(command)
-    made: click.Command = click.command("redrive")(command)
+    made: click.Command = click.command("redrive", short_help="Send dead letters back into the queue.")(command)
     return made
 
 
@@ -209,7 +212,9 @@ def _table(options: Mapping[str, Any]) -> str:
     if given is None:
         given = _loader_table(options).get("dead_letters")
     if not isinstance(given, str) or not given:
-        raise click.UsageError("which table? Pass --dead-letters, or a --config file whose [loader] table has it")
+        raise click.UsageError(
+            "which table? Pass --dead-letters, or set `dead_letters` under [loader] in the --config file"
+        )
     return given
 
 

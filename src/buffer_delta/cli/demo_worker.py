@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from buffer.config import ProducerConfig
@@ -30,6 +31,8 @@ SCHEMA = "id BIGINT, producer STRING, at TIMESTAMP, amount DOUBLE, note STRING"
 NOTES = ("order placed", "order paid", "order shipped", "order returned", "cart left")
 
 LAST_ROWS = 5
+WARM_UP_COMMITS = 3  # the first makes the table, the second is the first append, the third has nothing new left
+WARM_UP_EVENTS = 1000
 
 
 def say(**message: Any) -> None:
@@ -69,19 +72,40 @@ def _event(number: int, name: str, chance: random.Random) -> bytes:
 # Loading
 
 
-def load(config: dict[str, Any], logs: list[str], stop_at: str | None, stop_count: int) -> None:
-    """Load until SIGTERM, then check the table against the logs. At the chosen step it waits to be killed."""
+def load(config: dict[str, Any], logs: list[str], stop_at: str | None, stop_count: int, stands_by: bool) -> None:
+    """Load until SIGTERM, then check the table against the logs. At the chosen step it waits to be killed.
+
+    One that stands by claims nothing until it is told to; if whoever would tell it is gone, it goes, too.
+    """
     from buffer_delta.load.loader import Loader
     from buffer_delta.spark.session import spark_session
 
     # Code that lives for seconds: the optimising compiler would only take the cores away from it.
     options = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     spark = spark_session("buffer-delta demo", memory="1g", config=options)
+    _warm_up(spark, config)
     say(ready=True)
+    if stands_by and not sys.stdin.readline():
+        return
     settings = LoaderConfig(**config)
     Loader(spark, settings, on_progress=_tell, reached=_stopper(stop_at, stop_count)).run()
     say(result=check(spark, settings.table, logs))
     spark.stop()
+
+
+def _warm_up(spark: SparkSession, config: dict[str, Any]) -> None:
+    """Load a few events of another queue into a table that is thrown away: what is slow once, like Spark's first plan
+    and the first Python workers, happens while the real queue fills."""
+    from buffer_delta.load.loader import Loader
+
+    with TemporaryDirectory(prefix="buffer-delta-warm-up-") as folder:
+        chance = random.Random(0)
+        with Producer(ProducerConfig(store=f"{folder}/queue")) as producer:
+            for _ in range(WARM_UP_COMMITS):
+                producer.produce([_event(n, "warm-up", chance) for n in range(WARM_UP_EVENTS)])
+                producer.flush()
+        settings = {**config, "store": f"{folder}/queue", "table": f"{folder}/events", "max_batches_per_commit": 1}
+        Loader(spark, LoaderConfig(**settings)).run(available_now=True)
 
 
 def _tell(progress: Progress) -> None:

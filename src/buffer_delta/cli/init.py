@@ -27,7 +27,7 @@ PUBLIC_STORE_OPTIONS = ("endpoint", "region", "client_options", "virtual_hosted_
 """What may stand in a file that people share. Keys come from the environment."""
 
 
-@click.command()
+@click.command(short_help="Write a commented buffer.toml, and try it out.")
 @queue_options
 @click.option("--table", metavar="NAME|PATH", help="Delta table: db.events, ./events, s3a://bucket/events.")
 @click.option(
@@ -130,7 +130,7 @@ def document(settings: dict[str, Any], sets: dict[str, Any]) -> str:
     dead = settings.get("dead_letters")
     return f"""\
 # Settings of buffer and buffer-delta; docs/configuration.md lists all of them.
-# Keys and passwords do not belong here: set AWS_ACCESS_KEY_ID and its kin in the environment.
+# Keys and passwords do not belong here: set AWS_ACCESS_KEY_ID and the like in the environment.
 
 [producer]
 {shared}compression = "zstd"

@@ -21,7 +21,7 @@ from buffer_delta.serve.watch import LOOK_S
 TURN_S = 3600.0
 
 
-@click.command()
+@click.command(short_help="Serve a status page, health and metrics of a queue.")
 @queue_options
 @click.option("--serve", "address", metavar="HOST:PORT", default=DEFAULT_ADDRESS, show_default=True)
 @click.option("--every", "look_s", type=INTERVAL, default=LOOK_S, show_default=True, help="Seconds between looks.")
@@ -51,12 +51,12 @@ def serve(
     attempts, its commits, its tables.
 
     \b
-    /             the page                         /healthz   503 if somebody should look
+    /             the page                         /healthz   503 if it needs attention
     /api/status   what `buffer-delta status` says  /readyz    503 while the queue cannot be looked at
     /api/history  the last hour                    /metrics   for Prometheus
 
-    It listens to this machine alone unless told otherwise. Nobody is asked who he is: to open it to others, put a
-    proxy in front of it that does.
+    It listens to this machine alone unless told otherwise, and has no authentication: to open it to others, put a
+    proxy with authentication in front of it.
 
     \b
     Examples:

@@ -60,7 +60,7 @@ def loader_options(command: F) -> F:
         option("--partition-by", multiple=True, callback=_listed, metavar="COLUMN", help="Of a new table."),
         option("--cluster-by", multiple=True, callback=_listed, metavar="COLUMN", help="Of a new table."),
         option("--table-property", "table_properties", multiple=True, callback=_pairs, metavar="K=V"),
-        option("--writer", type=click.Choice(WRITERS), help="Who writes the files. [default: spark]"),
+        option("--writer", type=click.Choice(WRITERS), help="What writes the files: Arrow or Spark. [default: auto]"),
         option("--merge-schema", is_flag=True, default=None, help="Let new columns widen the table."),
         option(
             *("--column", "columns"),
@@ -98,7 +98,7 @@ def loader_settings(options: Mapping[str, Any]) -> LoaderConfig:
     if values.get("columns"):
         values["columns"] = {old: new or None for old, new in values["columns"].items()}
     if values.get("table") is None and "table" not in sets and "table" not in table:
-        raise click.UsageError("which table? Pass --table, or table in the [loader] table of the --config file")
+        raise click.UsageError("which table? Pass --table, or set `table` under [loader] in the --config file")
     return settings(LoaderConfig, values)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ import click
 from buffer.cli.printing import echo
 from buffer.cli.shell import Session
 from buffer.errors import BufferQueueError
+from buffer_delta.cli.java_noise import without_java_noise
 from buffer_delta.errors import SparkUnusable
 
 if TYPE_CHECKING:
@@ -24,11 +25,14 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SLOW_START_S = 8.0
+"""A prepared start takes less, unless the machine is busy."""
+
 SPARK_MODULES = ("pyspark", "delta", "py4j", "pandas", "numpy")
 
 
 def spark_options(command: F) -> F:
-    """`--master` and its kin, as the keyword argument `spark_settings`. spark-submit's own settings win."""
+    """`--master` and related options, as the keyword argument `spark_settings`. spark-submit's own settings win."""
     options = [
         click.option("--master", help="Spark master. [default: local[*], or spark-submit's]"),
         click.option("--driver-memory", metavar="SIZE", help="[default: 2g on one machine, else Spark's]"),
@@ -69,23 +73,39 @@ def running_spark(
         started_s = time.monotonic()
         if not was_running:
             _say("starting Spark …")
-        spark = spark_session(
-            app_name,
-            master=master,
-            memory=driver_memory,
-            extra_packages=tuple(packages),
-            config=conf,
-            loads=loads,
-            data_source=False,
-            traces=_is_debugging(),
-        )
+        with nullcontext() if was_running or _is_debugging() else without_java_noise():
+            spark = spark_session(
+                app_name,
+                master=master,
+                memory=driver_memory,
+                extra_packages=tuple(packages),
+                config=conf,
+                loads=loads,
+                data_source=False,
+                traces=_is_debugging(),
+            )
         if not was_running:
-            _say(f"Spark runs, after {time.monotonic() - started_s:.1f} s")
+            seconds = time.monotonic() - started_s
+            _say(f"Spark is up, after {seconds:.1f} s")
+            context = spark.sparkContext
+            if hint := slow_start_hint(
+                seconds, context.master, context.getConf().get("spark.driver.defaultJavaOptions", "") or ""
+            ):
+                _say(hint)
         try:
             yield spark
         finally:
             if not was_running:
                 spark.stop()
+
+
+def slow_start_hint(seconds: float, master: str, java_options: str) -> str | None:
+    """What would have made this start faster: a class archive, where there is none. None: nothing of ours."""
+    if seconds < SLOW_START_S or not master.startswith("local") or master.startswith("local-cluster"):
+        return None
+    if "-XX:SharedArchiveFile=" in java_options:
+        return None
+    return "hint: `buffer-delta prepare`, once on this machine, halves that"
 
 
 def _say(text: str) -> None:

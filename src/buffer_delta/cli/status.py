@@ -22,7 +22,7 @@ from buffer_delta.cli.spark import running_spark, spark_options
 from buffer_delta.delta.state import NOTHING
 from buffer_delta.errors import RouteChanged
 from buffer_delta.load.plans import Plans
-from buffer_delta.serve.status import Limits, TableStatus
+from buffer_delta.serve.status import STUCK_S, Limits, TableStatus
 from buffer_delta.serve.watch import one_look
 from buffer_delta.spark.s3a import Places
 
@@ -32,13 +32,20 @@ if TYPE_CHECKING:
     from buffer_delta.delta.orphans import Orphan
 
 
-@click.command()
+@click.command(short_help="What waits, what is loaded, and what is wrong.")
 @queue_options
 @spark_options
 @click.option("--max-lag-s", type=INTERVAL, help="Say `behind` if the oldest entry has waited for longer.")
+@click.option(
+    "--stuck-s",
+    type=INTERVAL,
+    default=STUCK_S,
+    show_default=True,
+    help="Say `stuck` of a range that was tried before if the oldest entry has waited for longer.",
+)
 @click.option("--orphans", "with_orphans", is_flag=True, help="List data files that no version of a table refers to.")
 @json_option
-def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options: Any) -> None:
+def status(max_lag_s: float | None, stuck_s: float, with_orphans: bool, as_json: bool, **options: Any) -> None:
     """Compare a queue, its ledger and its tables: what is loaded, what is not, what is in the way.
 
     Nothing is claimed and nothing is changed. The tables are those that the ledger names. `buffer status` shows
@@ -61,12 +68,15 @@ def status(max_lag_s: float | None, with_orphans: bool, as_json: bool, **options
         with running_spark("buffer-delta status", loads=places, **_spark_settings(options)) as spark:
             tables = _table_statuses(spark, found)
             left = {name: _orphans(spark, at) for name, at in _where(found.ledger).items()} if with_orphans else {}
-    seen = one_look(store, config, found, tuple(tables), limits=Limits(max_lag_s=max_lag_s))
+    seen = one_look(store, config, found, tuple(tables), limits=Limits(stuck_s=stuck_s, max_lag_s=max_lag_s))
     if as_json:
         orphans = {name: [dataclasses.asdict(each) for each in files] for name, files in left.items()}
         print_json({**seen.to_dict(), **({"orphans": orphans} if with_orphans else {})})
         return
-    print_facts({"state": f"{seen.state}: {seen.reason}", **found.facts()})
+    facts = found.facts()
+    if tables and found.plan is not None and found.plan_state == "dequeued":
+        facts["plan"] = f"{found.plan.first}..{found.plan.last} is no longer in the queue; the tables below tell more"
+    print_facts({"state": f"{seen.state}: {seen.reason}", **facts})
     if tables:
         echo()
         print_table(
@@ -97,7 +107,7 @@ def _print_orphans(left: Mapping[str, Sequence[Orphan]]) -> None:
         echo("no orphans: every data file is in some version of its table")
         return
     print_table(["table", "orphan", "bytes", "written"], rows, right=["bytes"])
-    echo(f"{plural(len(rows), 'file')} that no version refers to; VACUUM removes them once they are old enough")
+    echo(f"{plural(len(rows), 'files')} that no version refers to; VACUUM removes them once they are old enough")
 
 
 def _orphans(spark: SparkSession, name: str) -> list[Orphan]:

@@ -43,13 +43,19 @@ BUSY = Backoff(first_s=0.05, max_s=2.0, attempts_max=CLAIM_ATTEMPTS_MAX, jitter_
 
 
 def redrive(
-    letters: Letters, home: Home, clock: Clock, *, reached: Callable[[str], None] = lambda _step: None
+    letters: Letters,
+    home: Home,
+    clock: Clock,
+    *,
+    reached: Callable[[str], None] = lambda _step: None,
+    on_sent: Callable[[int], None] = lambda _letters: None,
 ) -> Redriven:
     """Send the chosen letters to the queue. On any error: call again, nothing is lost and nothing goes twice.
 
-    Raises RedriveUnfinished, ContentionError, and what table and queue raise. `reached` is told every step.
+    Raises RedriveUnfinished, ContentionError, and what table and queue raise. `reached` is told every step, `on_sent`
+    after each batch how many letters are back with it.
     """
-    return _Walk(letters, home, clock, reached).run()
+    return _Walk(letters, home, clock, reached, on_sent).run()
 
 
 @dataclass
@@ -58,6 +64,7 @@ class _Walk:
     home: Home
     clock: Clock
     reached: Callable[[str], None]
+    on_sent: Callable[[int], None]
     went: int = 0
     batches: int = 0
     finished: int = 0
@@ -97,7 +104,10 @@ class _Walk:
             if claim.queue_id != self.home.queue_id:
                 raise RedriveUnfinished(
                     f"{len(claim.letters)} letters are on their way to the queue {claim.place} ({claim.queue_id}): "
-                    "a redrive runs, or was interrupted. Finish that one first, by the same command for that queue",
+                    "a redrive runs, or was interrupted. Finish that one first, by the same command for that queue. If "
+                    "that queue is gone for good and no redrive runs, set the letters free with UPDATE … SET redrive = "
+                    f"NULL WHERE redrive.queue = '{claim.queue_id}' AND redrive.at IS NULL: what of them had reached "
+                    "a table from there would come a second time",
                     queue_id=claim.queue_id,
                     place=claim.place,
                     letters=len(claim.letters),
@@ -107,6 +117,7 @@ class _Walk:
             self.letters.mark(claim.number, sequence)
             self.reached("marked")
             self.went += len(claim.letters)
+            self.on_sent(len(claim.letters))
             self.batches += 1
             self.finished += sum(letter.key not in ours for letter in claim.letters)
             back |= {letter.key for letter in claim.letters}

@@ -29,7 +29,8 @@ from pyspark.sql import functions as f
 from buffer.errors import ContentionError, InvalidInput
 from buffer_delta.decode.dead_letters import WHOLE_BATCH
 from buffer_delta.delta.conflicts import conflict_name
-from buffer_delta.delta.table import DeltaTarget, path_of
+from buffer_delta.delta.places import path_of
+from buffer_delta.delta.table import DeltaTarget
 from buffer_delta.errors import ConcurrentCommit
 from buffer_delta.letters.values import Claim, Key, Letter
 
@@ -129,11 +130,9 @@ class DeltaLetters(LetterTable):
         return self.target.look(APP).position
 
     def chosen(self, after: Key | None) -> Sequence[Key]:
-        assert self._version is not None, "the table was there"
         if self._is_last:
             return []
-        rows = self.frame(self._version).where(f.col(REDRIVE).isNull() & (f.col("_index") > WHOLE_BATCH))
-        rows = rows.where(f.col("bytes").isNotNull()).where(self._where or "true")
+        rows = self._free_at_the_start()
         if after is not None:
             sequence, index, location = f.col("_sequence"), f.col("_index"), f.col("location")
             later = (index > after.entry) | ((index == after.entry) & (location > after.location))
@@ -152,6 +151,17 @@ class DeltaLetters(LetterTable):
             self._digests[key] = row.digest
         self._is_last = len(found) == len(ordered) < LETTERS_PER_BATCH_MAX
         return found
+
+    def count(self) -> int:
+        """How many letters go, for a progress bar: those of an interrupted redrive, and those that are chosen."""
+        pending: int = self.frame().where("redrive.number IS NOT NULL AND redrive.at IS NULL").count()
+        free: int = self._free_at_the_start().count()
+        return pending + free
+
+    def _free_at_the_start(self) -> DataFrame:
+        assert self._version is not None, "the table was there"
+        rows = self.frame(self._version).where(f.col(REDRIVE).isNull() & (f.col("_index") > WHOLE_BATCH))
+        return rows.where(f.col("bytes").isNotNull()).where(self._where or "true")
 
     def claim(self, number: int, queue_id: str, place: str, keys: Sequence[Key]) -> None:
         first, last = min(key.sequence for key in keys), max(key.sequence for key in keys)

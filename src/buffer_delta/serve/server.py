@@ -1,6 +1,6 @@
 """Which path gives which view of the one status, and the life of the parts together.
 
-    /             the page                        /healthz   200, or 503 if somebody should look
+    /             the page                        /healthz   200, or 503 if it needs attention
     /api/status   what `buffer-delta status` says  /livez     503 only if a restart could help
     /api/history  the last hour                   /readyz    503 until it does its work
     /metrics      for Prometheus

@@ -270,5 +270,5 @@ def _at_work(status: Status) -> tuple[State, str]:
     if waiting is None:
         return "starting", "the queue was not looked at yet"
     if waiting:
-        return "waiting", f"{plural(waiting, 'batches')} waiting"
+        return "waiting", f"{plural(waiting, 'batches')} in the queue, not loaded yet"
     return "idle", "everything is loaded" if loader else "nothing waits"

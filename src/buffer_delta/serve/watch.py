@@ -3,8 +3,8 @@
 One thread looks (`LOOK_S`). Whoever asks gets what the last look found, judged at this moment: a store that does not
 answer holds up no request, and no request, however many there are, costs the store anything.
 
-What a look costs: the manifest and the ledger, both only if they changed, and, every `LIST_S` at most, a listing that
-begins at the oldest name that is not known yet. Nothing is claimed and nothing is written.
+What a look costs: the manifest and the ledger, both only if they changed, and, if batches came, a listing that begins
+at the oldest name that is not known yet. Nothing is claimed and nothing is written.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol
 
 from buffer.clock import Clock, SystemClock
@@ -35,7 +36,6 @@ from buffer_delta.serve.status import ClientFacts, Limits, Status, TableStatus
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0
-LIST_S = 30.0
 SIZED_MAX = 20_000  # batches; a longer backlog's bytes are not known
 SAMPLE_S = 10.0
 SAMPLES_KEPT = 360  # one hour
@@ -84,7 +84,17 @@ class _Seen:
     leases: Leases | None = None
     section: Clients | None = None
     clients: ClientFacts | None = None
-    backlog_bytes: int | None = None
+    sizes: tuple[int, ...] | None = None
+    """Stored bytes of the first 0, 1, 2, … batches of `manifest`; None: not counted."""
+
+    def bytes_in(self, manifest: Manifest | None) -> int | None:
+        """Of the batches of this manifest, ours or a newer one: without those that came since our look."""
+        if manifest is not None and not manifest.entry_count:
+            return 0
+        if manifest is None or self.manifest is None or self.sizes is None:
+            return None
+        left = min(max(0, manifest.first_sequence - self.manifest.first_sequence), len(self.sizes) - 1)
+        return self.sizes[-1] - self.sizes[left]
 
 
 class Watch:
@@ -110,7 +120,6 @@ class Watch:
         self._seen = _Seen()
         self._problem: str | None = None
         self._looked_s = self._moved_s = self._clock.monotonic_s()
-        self._listed_s: float | None = None
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
         self._sampled_s: float | None = None
         self._stop = StopFlag()
@@ -146,20 +155,19 @@ class Watch:
         same = (version, ledger_version) == (self._seen.manifest_version, self._seen.ledger_version)
         clients = self._seen.clients if same else _client_facts(section, manifest) if section is not None else None
         return _Seen(
-            manifest, version, ledger, ledger_version, leases, section, clients, self._backlog_bytes(manifest, version)
+            manifest, version, ledger, ledger_version, leases, section, clients, self._sizes_of(manifest, version)
         )
 
-    def _backlog_bytes(self, manifest: Manifest, version: Version) -> int | None:
-        if not manifest.entry_count:
-            return 0
+    def _sizes_of(self, manifest: Manifest, version: Version) -> tuple[int, ...] | None:
         if self._sizes is None or manifest.entry_count > SIZED_MAX:
             return None
-        now_s = self._clock.monotonic_s()
-        fresh = self._listed_s is not None and now_s - self._listed_s < LIST_S
-        if fresh or version == self._sized_version:
-            return self._seen.backlog_bytes
-        self._listed_s, self._sized_version = now_s, version
-        return sum(self._sizes.look_up(list(manifest)).values())
+        if version == self._sized_version:
+            return self._seen.sizes
+        batches = list(manifest)
+        known = self._sizes.look_up(batches)
+        found = tuple(accumulate((known[batch.location] for batch in batches), initial=0))
+        self._sized_version = version  # after it: a listing that failed is tried again
+        return found
 
     def _read_manifest(self) -> tuple[Manifest, Version]:
         seen = self._seen
@@ -218,7 +226,7 @@ class Watch:
             tables=_tables(loader, queue),
             leases=leases,
             clients=seen.clients,
-            backlog_bytes=seen.backlog_bytes if manifest is None or manifest.entry_count else 0,
+            backlog_bytes=seen.bytes_in(manifest),
             limits=self._limits,
         )
 

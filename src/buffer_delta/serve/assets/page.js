@@ -44,9 +44,15 @@ function range(first, last) { return first === last ? `${count(first)}` : `${cou
 
 function element(name, text, attributes = {}) {
   const made = document.createElement(name);
-  if (text !== undefined && text !== null) made.textContent = text;
+  if (text !== undefined && text !== null) made.textContent = plain(text);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
+}
+
+// Characters that nobody sees, or that turn the text around them, are spelled out.
+function plain(text) {
+  return String(text).replace(/[\p{Cc}\u061c\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]/gu,
+    (c) => `\\u${c.codePointAt(0).toString(16).padStart(4, "0")}`);
 }
 
 function figures(list) {
@@ -79,7 +85,7 @@ function table(id, columns, rows) {
 
 function show(id, visible) { byId(id).hidden = !visible; }
 
-// Charts: lines over the last hour
+// Charts: lines over the last hour, or less while there is less
 
 function shape(name, attributes, text) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -91,14 +97,16 @@ function shape(name, attributes, text) {
 function nice(top) {
   if (top <= 0) return 1;
   const size = 10 ** Math.floor(Math.log10(top));
-  return [1, 2, 5, 10].map((n) => n * size).find((n) => n >= top);
+  return [1, 1.5, 2, 3, 4, 5, 6, 8, 10].map((n) => n * size).find((n) => n >= top);
 }
 
 function chart(id, now, series, format) {
   const box = byId(id), width = Math.max(box.clientWidth, 240), height = 150;
-  const left = 58, right = 8, top = 8, bottom = 20, hour = 3600e3;
+  const left = 74, right = 8, top = 8, bottom = 20; // "15 min 30 s" must fit
+  const oldest = Math.min(now, ...series.flatMap((points) => points.map((p) => p[0])));
+  const window = [8, 20, 40].find((minutes) => now - oldest <= minutes * 60e3) || 60, span = window * 60e3;
   const high = nice(Math.max(0, ...series.flatMap((points) => points.map((p) => p[1]))));
-  const x = (t) => left + (width - left - right) * (1 - (now - t) / hour);
+  const x = (t) => left + (width - left - right) * (1 - (now - t) / span);
   const y = (v) => height - bottom - (height - top - bottom) * (v / high);
   const drawing = shape("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
   for (const part of [0, 0.5, 1]) {
@@ -106,13 +114,13 @@ function chart(id, now, series, format) {
     drawing.append(shape("line", { class: "grid", x1: left, x2: width - right, y1: at, y2: at }));
     drawing.append(shape("text", { x: left - 6, y: at + 4, "text-anchor": "end" }, format(high * part)));
   }
-  for (const minutes of [60, 45, 30, 15, 0]) {
-    const anchor = minutes === 60 ? "start" : minutes ? "middle" : "end";
+  for (const part of width < 400 ? [1, 0.5, 0] : [1, 0.75, 0.5, 0.25, 0]) {
+    const minutes = part * window, anchor = part === 1 ? "start" : part ? "middle" : "end";
     const text = minutes ? `−${minutes} min` : "now";
     drawing.append(shape("text", { x: x(now - minutes * 60e3), y: height - 5, "text-anchor": anchor }, text));
   }
   series.forEach((points, i) => {
-    const seen = points.filter((p) => p[0] >= now - hour);
+    const seen = points.filter((p) => p[0] >= now - span);
     if (!seen.length) return;
     const path = seen.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" L");
     if (i === 0 && seen.length > 1) {
@@ -148,10 +156,10 @@ function recent(history, key) { // over the last minute
 function draw(status, history) {
   document.title = `${status.state} · buffer-delta`;
   const loader = status.loader, pill = byId("state");
-  byId("queue").textContent = status.store ? `${status.store} · ${status.manifest}` : "buffer-delta";
+  byId("queue").textContent = status.store ? plain(`${status.store} · ${status.manifest}`) : "buffer-delta";
   pill.textContent = status.state;
   pill.className = `pill ${KINDS[status.state] || ""}`;
-  byId("reason").textContent = status.reason;
+  byId("reason").textContent = plain(status.reason);
 
   const rateIn = recent(history, "next_sequence");
   const rowRate = loader ? recent(history, "rows") : null, byteRate = loader ? recent(history, "bytes") : null;
@@ -263,7 +271,13 @@ async function refresh() {
     footer.className = "";
     document.body.dataset.overflow = document.documentElement.scrollWidth - window.innerWidth;
   } catch (error) {
-    byId("updated").textContent = shown ? `no answer; this is as of ${moment(shown)}` : `no answer: ${error.message}`;
+    // What was true then may not be true now: nobody shall read an old state as today's.
+    const old = shown ? `What you see below is as of ${moment(shown)}.` : error.message;
+    document.title = "no answer · buffer-delta";
+    byId("state").textContent = "no answer";
+    byId("state").className = "pill bad";
+    byId("reason").textContent = plain(`Whoever serves this page does not answer: it has ended, or cannot be reached. ${old}`);
+    byId("updated").textContent = `asked again every ${EVERY_MS / 1000} s`;
     footer.className = "late";
   }
 }
