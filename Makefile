@@ -3,14 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PREPARED := $(VENV)/.prepared
 SEEDS ?= 2000
-MINUTES ?= 20
 RUNS ?= 200
 # Tests often wait for a process or a server, so two cores are busy with three.
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check lint fmt fuzz simulate soak soak-serve cron crash bench wheel clean
+.PHONY: help setup prepare demo test check lint fmt fuzz simulate soak soak-serve cron crash bench walk wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,11 +25,18 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: setup ## The main job on local files: produce, load, kill -9 in a commit, go on, check; SERVE=9464 serves it
+prepare: $(PREPARED) ## Fetch Spark's JARs and halve its start on this machine (a second run costs nothing)
+
+# Nothing needs it but patience, so a Java that cannot do it stops nothing.
+$(PREPARED): $(STAMP)
+	@$(BIN)/buffer-delta prepare || echo "… Spark will start more slowly"
+	@touch $@
+
+demo: prepare ## The main job on local files: produce, load, kill -9 in a commit, go on, check; SERVE=9464 serves it
 	@$(BIN)/buffer-delta demo $(if $(SERVE),--serve $(SERVE))
 
-test: setup ## Run all tests, in several processes: JOBS=3
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+test: prepare ## Run all tests, in several processes: JOBS=3; WRITER=spark for those of the loader
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(WRITER),--writer $(WRITER))
 
 check: lint test ## The whole gate: lint, then tests
 
@@ -43,27 +50,33 @@ fmt: setup ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-fuzz: setup ## Feed 1,000,000 mutated inputs to the decoders and to the readers of a queue
+fuzz: prepare ## Feed 1,000,000 mutated inputs to the decoders and to the readers of a queue, and 60 queues to a loader on a small heap
 	$(BIN)/python -m tests.fuzz
+	$(BIN)/python -m tests.fuzz_loader
 
-simulate: setup ## Run the seeded simulator: SEEDS=2000, or SEED=n to replay one
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
+simulate: setup ## Run the seeded simulator, all kinds of worlds: SEEDS=2000, or KIND=leases SEED=n to replay one
+	$(BIN)/python -m tests.simulation $(if $(KIND),--kind $(KIND)) --seeds $(SEEDS) $(if $(SEED),--seed $(SEED))
 
-soak: setup ## The driver's memory over 200 commits, then steady load with every fault at once: MINUTES=20
+soak: MINUTES ?= 20
+soak: prepare ## The driver's memory over 200 commits, then steady load with every fault at once: MINUTES=20
 	$(BIN)/python -m pytest -m soak
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-soak-serve: setup ## A served loader under load and hostile requests: MINUTES=60
+soak-serve: MINUTES ?= 60
+soak-serve: prepare ## A served loader under load and hostile requests: MINUTES=60
 	$(BIN)/python -m tests.soak.serving --minutes $(MINUTES)
 
-crash: setup ## Kill 1,000 producers, a client 400 times, workers on 4,200 batches, 500 loaders and a migration 50 times (2 hours)
-	$(BIN)/python -m tests.crash
+crash: prepare ## Kill 1,000 producers, a client 400 times, workers on 4,200 batches, 500 loaders and a migration 50 times (2 hours): WRITER=spark
+	$(BIN)/python -m tests.crash $(if $(WRITER),--writer $(WRITER))
 
-bench: setup ## Run the benchmarks, one after the other
-	for b in codec manifest produce consume leases load startup; do $(BIN)/python -m benchmarks.$$b || exit 1; done
+bench: prepare ## Run the benchmarks, one after the other
+	status=0; for b in codec manifest produce consume leases load startup; do $(BIN)/python -m benchmarks.$$b || status=1; done; exit $$status
 
-cron: setup ## A day of cron in an hour: RUNS=200 short loads of a trickle; nothing may grow
+cron: prepare ## A day of cron in an hour: RUNS=200 short loads of a trickle; nothing may grow
 	$(BIN)/python -m tests.soak.cron --runs $(RUNS)
+
+walk: setup ## The newcomer's walk: README top to bottom in a fresh clone, output compared (make test left out)
+	$(BIN)/python -m tests.walk
 
 wheel: setup ## Build wheel and sdist; install the wheel alone in a new venv and use it
 	bash scripts/check_wheel.sh $(PYTHON)

@@ -1,13 +1,14 @@
 """How old an entry is when it can be queried: from the call of `produce` until its commit is acked.
 
     python -m benchmarks.freshness [--stores local,s3] [--seconds 30] [--rate 200] [--triggers 1.0,0.1] [--writers …]
+                                   [--tables local,s3]
 
 One thread produces calls of one entry at a steady rate, with default settings; a loader in the same process brings
 them into a typed Delta table, with default settings but for `trigger_interval_s`. Every entry is timed on one clock:
 the batch that it went into is known by its handle, and when that was committed by the loader's progress. What was
 produced while everything warmed up is not counted, and all of it is found in the table at the end, once.
 
-The queue is on local files or on an S3 server on loopback; the table is on local files.
+The queue is on local files or on an S3 server on loopback; the table on local files, or there, too.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ def produce_steadily(
 
 
 def measure(
-    spark: SparkSession, address: StoreAddress, table: Path, rate: float, seconds: float, settings: dict[str, object]
+    spark: SparkSession, address: StoreAddress, table: str, rate: float, seconds: float, settings: dict[str, object]
 ) -> tuple[list[float], int]:
     """The age of every entry when it was committed, and how many commits there were."""
     commits = Commits()
     config = LoaderConfig(
         store=address.url,
         store_options=address.options,
-        table=str(table),
+        table=table,
         format={"type": "json", "schema": SCHEMA},
         **settings,  # type: ignore[arg-type]
     )
@@ -108,18 +109,18 @@ def measure(
         finally:
             loader.stop()
             thread.join()
-    ids = [row["id"] for row in spark.read.format("delta").load(str(table)).select("id").collect()]
+    ids = [row["id"] for row in spark.read.format("delta").load(table).select("id").collect()]
     assert sorted(ids) == list(range(-1, len(warm_up) + len(calls))), "entries are missing, or there twice"
     ages = [commits.time_of(sequence) - at for (at, _), sequence in zip(calls, sequences, strict=True)]
     return ages, made
 
 
-def report(name: str, writer: str, trigger_s: float, ages: Sequence[float], commits: int) -> None:
+def report(name: str, place: str, writer: str, trigger_s: float, ages: Sequence[float], commits: int) -> None:
     p50, p99 = statistics.median(ages), statistics.quantiles(ages, n=100)[98]
     wanted = TARGETS_S.get(trigger_s)
     target = "" if wanted is None else f"{wanted:g} s {'pass' if p50 <= wanted else 'MISS'}"
     print(
-        f"{name:<7}{writer or 'default':<9}{trigger_s:>9g}{len(ages):>9,}{commits:>9,}{p50:>9.2f}{p99:>9.2f}"
+        f"{name:<7}{place:<7}{writer or 'default':<9}{trigger_s:>9g}{len(ages):>9,}{commits:>9,}{p50:>9.2f}{p99:>9.2f}"
         f"{max(ages):>9.2f}   {target}",
         flush=True,
     )
@@ -132,27 +133,33 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200.0, help="entries a second, in calls of one")
     parser.add_argument("--triggers", default="1.0,0.1", help="trigger_interval_s, several with commas")
     parser.add_argument("--writers", default="", help="as in the loader's settings; else its default")
+    parser.add_argument("--tables", default="local", help="where the table is: local, s3 or both")
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="buffer-benchmark-")))
-        server = None
-        if "s3" in options.stores.split(","):
+        server = bucket = loads = None
+        if "s3" in f"{options.stores},{options.tables}".split(","):
             (folder / "s3").mkdir()
             server = stack.enter_context(run_s3_server(folder / "s3"))
-        spark = spark_session("freshness", master="local[2]", memory="2g")
+        if server is not None and "s3" in options.tables.split(","):
+            bucket = server.new_bucket()
+            keys = {"store": f"s3://{bucket}/q", "store_options": server.options}
+            loads = LoaderConfig(**keys, table=f"s3a://{bucket}/t")  # the session learns the server from it
+        spark = spark_session("freshness", master="local[2]", memory="2g", loads=loads)
         stack.callback(spark.stop)
         print(f"{options.rate:g} entries a second in calls of one, seconds from produce to committed\n")
         head = "".join(f"{name:>9}" for name in ("trigger", "entries", "commits", "p50", "p99", "max"))
-        print(f"{'queue':<7}{'writer':<9}{head}   target")
-        cases = product(*(text.split(",") for text in (options.stores, options.writers, options.triggers)))
-        for number, (name, writer, trigger) in enumerate(cases):
+        print(f"{'queue':<7}{'table':<7}{'writer':<9}{head}   target")
+        chosen = (options.stores, options.tables, options.writers, options.triggers)
+        for number, (name, place, writer, trigger) in enumerate(product(*(text.split(",") for text in chosen))):
             address = server.new_address() if name == "s3" and server else StoreAddress(str(folder / f"q{number}"))
             settings: dict[str, object] = {
                 "trigger_interval_s": float(trigger),
                 **({"writer": writer} if writer else {}),
             }
-            ages, commits = measure(spark, address, folder / f"t{number}", options.rate, options.seconds, settings)
-            report(name, writer, float(trigger), ages, commits)
+            table = f"s3a://{bucket}/t{number}" if place == "s3" else str(folder / f"t{number}")
+            ages, commits = measure(spark, address, table, options.rate, options.seconds, settings)
+            report(name, place, writer, float(trigger), ages, commits)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether commits get slower or the driver larger with time: many small commits, and a long backlog.
 
-    python -m benchmarks.growth [--commits 10000] [--backlog 100000] [--writers …]
+    python -m benchmarks.growth [--commits 10000] [--backlog 100000] [--writers arrow,spark]
 
 `commits`: one batch of 100 records is produced and loaded, again and again, into one table. `backlog`: that many
 batches are queued before the loader starts, and loaded a thousand at a time. Each is cut into tenths; a line is a
@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=10_000, help="0 leaves this part out")
     parser.add_argument("--backlog", type=int, default=100_000, help="batches; 0 leaves this part out")
-    parser.add_argument("--writers", default="", help="as in the loader's settings; else its default")
+    parser.add_argument("--writers", default="arrow,spark", help="as in the loader's settings, with commas")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="buffer-benchmark-") as folder:
         spark = spark_session("growth", master="local[2]", memory="2g")

@@ -4,7 +4,7 @@
     python examples/s3_to_delta.py --bucket my-bucket                                   # Amazon
     python examples/s3_to_delta.py --bucket my-bucket --endpoint http://127.0.0.1:8333  # a server of your own
 
-`spark_session(loads=config)` fetches what `s3a://` needs at its first start (about 20 MB), and tells Spark the
+`spark_session(loads=config)` fetches what `s3a://` needs at its first start (14 MB), and tells Spark the
 endpoint and keys of the queue's store, for the bucket of the table.
 """
 
