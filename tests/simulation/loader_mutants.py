@@ -16,10 +16,12 @@ from buffer_delta.delta.state import Commit, TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.errors import ConcurrentCommit
 from buffer_delta.load import checks
+from buffer_delta.load.commits import Commits
 from buffer_delta.load.isolate import Search, Trouble, Undecided, Verdict
+from buffer_delta.load.planning import Planning
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.ports import Failure, Group
-from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.tables import LoaderTables
 from buffer_delta.testing.delta_log import JobFailed, SimulatedFiles, SimulatedTarget
 from buffer_delta.testing.work import SimulatedWork
 from tests.simulation.mutants import FALSE_ALARM, GIVEN_UP, LOST, STUCK, TWICE, mutant
@@ -27,12 +29,12 @@ from tests.simulation.mutants import FALSE_ALARM, GIVEN_UP, LOST, STUCK, TWICE, 
 # The plan
 
 
-def _commit_by_txn_alone(self: LoadProtocol, target: Any, rows: Any, plan: Plan, txn: Txn, _staged: Any) -> None:
+def _commit_by_txn_alone(self: Commits, target: Any, rows: Any, plan: Plan, txn: Txn, _staged: Any) -> None:
     """Write until the table is at the range's end or beyond: what a loader without plans would do."""
     while True:
         with suppress(ConcurrentCommit):
-            target.stage(rows, txn, self._look(target.name)).commit()
-        if self._look(target.name).position >= plan.last:
+            target.stage(rows, txn, self._tables.look(target.name)).commit()
+        if self._tables.look(target.name).position >= plan.last:
             return
 
 
@@ -44,7 +46,7 @@ def _accept(*_: Any, **__: Any) -> None:
 def _trusting_txn() -> Iterator[None]:
     """Without the checks that notice a broken plan before it does harm: the plan alone must be what prevents it."""
     with (
-        patch.object(LoadProtocol, "_commit", _commit_by_txn_alone),
+        patch.object(Commits, "_commit", _commit_by_txn_alone),
         patch.object(checks, "ledger_knows", _accept),
         patch.object(checks, "not_beyond", _accept),
         patch.object(checks, "not_inside", _accept),
@@ -96,23 +98,23 @@ def found_plan_is_ignored() -> Iterator[None]:
 @mutant("loader", sees=f"{TWICE}|{LOST}")
 def plan_is_shrunk_on_replay() -> Iterator[None]:
     """The successor replays the planned range without its last batch."""
-    real = LoadProtocol._plan_again
+    real = Planning._plan_again
 
-    def again(self: LoadProtocol, plan: Plan) -> Any:
+    def again(self: Planning, plan: Plan) -> Any:
         descriptors = self._take_through(plan)
         if plan.attempts > 1 or len(descriptors) < 2:
             return real(self, plan)
-        assert self.consumer is not None
-        self._plan = self._journal.plan(
-            self.epoch,
+        hand = self._hand
+        hand.plan = hand._journal.plan(
+            hand.epoch,
             plan,
-            replace(plan.tried_again(), last=plan.last - 1, digest=self._work.digest),
-            next_sequence=self.consumer.known().next_sequence,
+            replace(plan.tried_again(), last=plan.last - 1, digest=self._works.own.digest),
+            next_sequence=hand.queue.known().next_sequence,
             last_location=descriptors[-2].location,
         )
-        return self._plan, descriptors[:-1]
+        return hand.plan, descriptors[:-1]
 
-    with patch.object(LoadProtocol, "_plan_again", again), _trusting_txn():
+    with patch.object(Planning, "_plan_again", again), _trusting_txn():
         yield
 
 
@@ -284,14 +286,13 @@ def tables_are_written_after_the_split() -> Iterator[None]:
 
 @mutant("loader", sees=LOST)
 def ack_before_commit() -> Iterator[None]:
-    real = LoadProtocol._commit_all
+    real = Commits.commit_all
 
-    def commit_all(self: LoadProtocol, plan: Plan, descriptors: Sequence[Any]) -> Any:
-        assert self.consumer is not None
-        self.consumer._position._dequeue(plan.last)
+    def commit_all(self: Commits, plan: Plan, descriptors: Sequence[Any]) -> Any:
+        self._hand.queue._position._dequeue(plan.last)
         return real(self, plan, descriptors)
 
-    with patch.object(LoadProtocol, "_commit_all", commit_all):
+    with patch.object(Commits, "commit_all", commit_all):
         yield
 
 
@@ -317,27 +318,27 @@ def committed_is_cached() -> Iterator[None]:
 @mutant("loader", sees=LOST)
 def lost_commit_is_trusted() -> Iterator[None]:
     """An append without an answer counts as done; the table is not asked."""
-    real = LoadProtocol._commit
+    real = Commits._commit
 
-    def commit_one(self: LoadProtocol, *args: Any) -> Any:
+    def commit_one(self: Commits, *args: Any) -> Any:
         try:
             return real(self, *args)
         except JobFailed:
             return None
 
-    with patch.object(LoadProtocol, "_commit", commit_one):
+    with patch.object(Commits, "_commit", commit_one):
         yield
 
 
 @mutant("loader", sees=FALSE_ALARM)
 def no_second_look_at_the_tables() -> Iterator[None]:
     """After entering, the loader does not ask the tables again whether its predecessor got further."""
-    real = LoadProtocol._look_at_all
+    real = LoaderTables.look_at_all
 
     def look_once(self: Any, ledger: Ledger) -> dict[str, TableState]:
         if not hasattr(self, "looked"):
             self.looked = real(self, ledger)
         return self.looked
 
-    with patch.object(LoadProtocol, "_look_at_all", look_once):
+    with patch.object(LoaderTables, "look_at_all", look_once):
         yield

@@ -10,8 +10,11 @@ from unittest.mock import patch
 from buffer.ledger.plan import Ledger, Plan
 from buffer_delta.delta.state import TableState
 from buffer_delta.load import checks, members
+from buffer_delta.load.commits import Commits
+from buffer_delta.load.judge import Judge
 from buffer_delta.load.members import Digests, Members
-from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.planning import Planning
+from buffer_delta.load.tables import LoaderTables
 from buffer_delta.testing.older import OlderMembers
 from tests.simulation.loader_mutants import _accept
 from tests.simulation.mutants import FALSE_ALARM, LOST, STUCK, TWICE, mutant
@@ -49,25 +52,25 @@ def pending_plan_is_run_with_the_own_set() -> Iterator[None]:
 @mutant("loader", sees=f"{TWICE}|{LOST}|{FALSE_ALARM}|LedgerBehind")
 def replay_is_widened() -> Iterator[None]:
     """The successor adds what came meanwhile to the range that it replays."""
-    real = LoadProtocol._plan_again
+    real = Planning._plan_again
 
-    def again(self: LoadProtocol, plan: Plan) -> Any:
-        assert self.consumer is not None
-        self._ready.extend(self.consumer.next_descriptors(plan.last + 2 - self.committed, known=False))
+    def again(self: Planning, plan: Plan) -> Any:
+        hand = self._hand
+        self._ready.extend(hand.queue.next_descriptors(plan.last + 2 - hand.committed, known=False))
         further = [d for d in self._ready if d.sequence == plan.last + 1]
         if not further or plan.quarantined is not None:
             return real(self, plan)
         wider = replace(plan, last=plan.last + 1)
-        self._plan = self._journal.plan(
-            self.epoch,
+        hand.plan = hand._journal.plan(
+            hand.epoch,
             plan,
             wider,
-            next_sequence=self.consumer.known().next_sequence,
+            next_sequence=hand.queue.known().next_sequence,
             last_location=further[0].location,
         )
         return real(self, wider)
 
-    with patch.object(LoadProtocol, "_plan_again", again):
+    with patch.object(Planning, "_plan_again", again):
         yield
 
 
@@ -118,12 +121,12 @@ def older_plans_are_told_by_the_main_table() -> Iterator[None]:
     def nothing(_ledger: Ledger) -> tuple[str, ...]:
         return ()
 
-    def is_missing(self: LoadProtocol, plan: Plan) -> bool:
-        return self._known[self._members.main].position < plan.last
+    def are_missing(self: LoaderTables, plan: Plan) -> bool:
+        return self.known[self.members.main].position < plan.last
 
     with (
         patch.object(members, "waits_for", nothing),
-        patch.object(LoadProtocol, "_is_missing", is_missing),
+        patch.object(LoaderTables, "are_missing", are_missing),
     ):
         yield
 
@@ -131,17 +134,17 @@ def older_plans_are_told_by_the_main_table() -> Iterator[None]:
 @mutant("loader", sees=LOST, within=4000)
 def set_aside_for_a_table_that_joined_too_late() -> Iterator[None]:
     """Entries of a range that goes to the main table alone are set aside, for dead letters that it does not have."""
-    with patch.object(LoadProtocol, "_goes_to_all", lambda _self, _plan: True):
+    with patch.object(Judge, "_goes_to_all", lambda _self, _plan: True):
         yield
 
 
 @mutant("loader", sees=f"{TWICE}|{LOST}")
 def split_is_written_only_where_another_table_gets_rows() -> Iterator[None]:
     """Another configuration sends a record of the range elsewhere, and nothing tells it that the range was begun."""
-    real = LoadProtocol._decided
+    real = Commits._decided
 
-    def decided(self: LoadProtocol, plan: Plan, tables: Mapping[str, TableState]) -> Plan:
+    def decided(self: Commits, plan: Plan, tables: Mapping[str, TableState]) -> Plan:
         return plan if set(tables) == {self._members.main} else real(self, plan, tables)
 
-    with patch.object(LoadProtocol, "_decided", decided):
+    with patch.object(Commits, "_decided", decided):
         yield

@@ -11,6 +11,7 @@ import pytest
 from buffer.codec.batch import encode_batch
 from buffer.errors import ContentionError, CorruptBatch, LedgerLost
 from buffer.ledger.plan import Blocked as BlockedState
+from buffer.ledger.plan import Ledger
 from buffer.queue import QueueProducer
 from buffer.testing.simulator import Host, Record
 from buffer.testing.simulator.world import MANIFEST_PATH
@@ -21,6 +22,7 @@ from buffer_delta.load.isolate import Search
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.retry import PASSING
+from buffer_delta.load.tables import LoaderTables
 from buffer_delta.testing.delta_log import RowRefused, SimulatedFiles, SimulatedTarget
 from buffer_delta.testing.work import ROUTINGS
 from tests.simulation.stories import Story, step, tell
@@ -152,19 +154,19 @@ def test_should_not_take_a_table_for_replaced_that_was_created_after_its_look() 
                     raise KeyboardInterrupt
 
             first, second = self.loader(host, die), self.loader(host)
-            real, looks = LoadProtocol._look_at_all, []
+            real, looks = LoaderTables.look_at_all, []
 
-            def look(loader: LoadProtocol, app_id: str) -> Any:
-                found = real(loader, app_id)
-                looks.append(loader)
-                if looks == [second]:
+            def look(tables: LoaderTables, ledger: Ledger) -> Any:
+                found = real(tables, ledger)
+                looks.append(tables)
+                if looks == [second._tables]:
                     first.open()
                     assert first.step(lambda _: 1, 1) is not None
                     with pytest.raises(KeyboardInterrupt):
                         first.step(lambda _: 1, 1)
                 return found
 
-            with patch.object(LoadProtocol, "_look_at_all", look), patch.object(self.poison, "strikes", lambda: False):
+            with patch.object(LoaderTables, "look_at_all", look), patch.object(self.poison, "strikes", lambda: False):
                 second.open()
                 assert step(second).plan.last == 1
 

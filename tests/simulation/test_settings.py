@@ -127,7 +127,7 @@ def test_should_know_a_table_that_was_moved_while_the_queue_was_upgraded() -> No
             step(older)
             self.tables.log("main").name = "moved"
             newer = self.loader(host, tables=MOVED)
-            newer._open_table = lambda name: SimulatedTarget(self.world, host, DeltaLog(name))
+            newer._tables.open_table = lambda name: SimulatedTarget(self.world, host, DeltaLog(name))
             newer.open()
             assert (newer.committed, step(newer)) == (1, None)
 

@@ -1,9 +1,10 @@
 """What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
 
-Tables come as `TableState`s, by name: what one look found. `protocol.py` runs the checks at the start, before anything
-is claimed, except `pending_plan`, which needs the ledger as it is after entering; `not_beyond`, which guards each
-range's ack; `meets_queue`, before a queue is adopted; `may_commit`, which guards each commit; and `not_hidden`, right
-after it. The loader runs `different_tables` and `lasting_tables`, which need to know where tables really are.
+Tables come as `TableState`s, by name: what one look found. `start.py` runs the checks, before anything is claimed,
+except `pending_plan`, which needs the ledger as it is after entering. `protocol.py` runs `not_beyond`, which guards
+each range's ack; `commits.py` runs `may_commit`, which guards each commit, `same_rules` before the first of them, and
+`not_hidden` right after each. The loader runs `different_tables` and `lasting_tables`, which need to know where tables
+really are.
 """
 
 from __future__ import annotations

@@ -44,6 +44,11 @@ class Members:
     def key(self, name: str) -> str:
         return self.keys[self.names.index(name)]
 
+    def by_keys(self, tables: Mapping[str, TableState]) -> dict[tuple[str, ...], TableState]:
+        """By what plans call the tables: where they are, and, those of older releases, as they are spelled."""
+        keys = dict(zip(self.names, self.keys, strict=True))
+        return {(keys.get(name, name), name): state for name, state in tables.items()}
+
     # How far
 
     def frontier(self, ledger: Ledger, tables: Mapping[str, TableState]) -> int:
@@ -66,6 +71,10 @@ class Members:
         is_alone = plan.tables is not None and len(plan.tables) == 1
         return (self.main,) if is_alone else (*self.names[1:], self.main)
 
+    def are_all_in(self, plan: Plan) -> bool:
+        """Whether it goes to all our tables: it may be older than some of them."""
+        return len(self.of(plan)) == len(self.names)
+
     def as_ours(self, plan: Plan, digests: Digests, *, main_alone: bool) -> Plan:
         """A plan that was found, as we take it on; see above."""
         if main_alone:
@@ -73,6 +82,10 @@ class Members:
         if plan.quarantined is not None:
             return plan
         return replace(plan, tables=self.keys, digest=digests.own)
+
+    def told_by_main(self, plan: Plan) -> Plan:
+        """A plan of the release before, now that all tables hold their part of it: from here on the main one tells."""
+        return replace(plan, tables=self.keys) if plan.tables is None else plan
 
     # Under which rules
 

@@ -10,6 +10,7 @@ from buffer.model import BatchDescriptor
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.load.ports import Failure, Group, Target, Trouble, Work
+from buffer_delta.load.tables import Seen
 
 T = TypeVar("T")
 
@@ -24,29 +25,19 @@ class Trials:
         self._look = look
 
     def probe(self, part: Group) -> Sequence[Failure] | Trouble:
-        return self._tried(lambda: self._work.probe(part, self._seeing()))
+        return self._tried(lambda: self._work.probe(part, Seen(self._look).__getitem__))
 
     def count(self, descriptor: BatchDescriptor) -> int | Trouble:
         return self._tried(lambda: self._work.count(descriptor))
 
     def attempt(self, part: Group) -> Trouble | None:
         def write() -> None:
-            see = self._seeing()
-            with self._work.prepare(part, see) as rows:
+            seen = Seen(self._look)
+            with self._work.prepare(part, seen.__getitem__) as rows:
                 for name in rows:
-                    self._targets[name].rehearse(rows[name], self._txn, see(name))
+                    self._targets[name].rehearse(rows[name], self._txn, seen[name])
 
         return self._tried(write)
-
-    def _seeing(self) -> Callable[[str], TableState]:
-        seen: dict[str, TableState] = {}
-
-        def see(name: str) -> TableState:
-            if name not in seen:
-                seen[name] = self._look(name)
-            return seen[name]
-
-        return see
 
     def _tried(self, act: Callable[[], T]) -> T | Trouble:
         try:

@@ -6,9 +6,8 @@ plans named no tables; the queue was bound to all tables. A ledger that a newer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from buffer.errors import CorruptLedger
 from buffer.ledger.binding import Binding
@@ -16,7 +15,9 @@ from buffer.ledger.plan import Ledger, Plan
 from buffer_delta.delta.state import TableState
 from buffer_delta.load.members import Digests, Members
 from buffer_delta.load.plans import Plans
+from buffer_delta.load.ports import Target
 from buffer_delta.load.protocol import LoadProtocol
+from buffer_delta.load.tables import LoaderTables
 from buffer_delta.testing.delta_log import Row
 from buffer_delta.testing.work import SimulatedWork
 
@@ -31,12 +32,24 @@ class OlderMembers(Members):
     def as_ours(self, plan: Plan, digests: Digests, *, main_alone: bool) -> Plan:  # noqa: ARG002
         return replace(plan, digest=digests.own)
 
+    def told_by_main(self, plan: Plan) -> Plan:
+        return plan
+
 
 class OlderBinding(Binding):
     def fits(self, ledger: Ledger) -> bool:
         if ledger.places or (ledger.plan is not None and ledger.plan.tables is not None):
             raise CorruptLedger("unknown field", location=None)
         return self.app_id in (None, ledger.app_id) and ledger.tables == self.tables
+
+
+class OlderTables(LoaderTables):
+    def _members_of(self, targets: Sequence[Target]) -> Members:
+        names = tuple(target.name for target in targets)
+        return OlderMembers(names, names)
+
+    def binding(self, app_id: str | None) -> Binding:
+        return OlderBinding(app_id, self.members.names)
 
 
 class OlderPlans(Plans):
@@ -50,15 +63,5 @@ class OlderWork(SimulatedWork):
 
 
 class OlderProtocol(LoadProtocol):
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._members = OlderMembers(self._members.names, self._members.names)
-        self._journal = OlderPlans(
-            self._store, self._config.manifest_path, self._clock, timeout_s=self._config.cas_timeout_s
-        )
-
-    def _binding(self) -> Binding:
-        return OlderBinding(self._rules.app_id, self._members.names)
-
-    def _told_by_main(self, plan: Plan) -> Plan:
-        return plan
+    tables_type = OlderTables
+    plans_type = OlderPlans
