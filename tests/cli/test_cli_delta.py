@@ -17,7 +17,9 @@ from buffer.ledger.plan import Ledger, Plan
 from buffer.store.open import open_store
 from buffer_delta.cli import cli
 from buffer_delta.cli.app import EXIT_CODES
-from buffer_delta.cli.demo import BATCHES_PER_COMMIT, MARKER, Speed, is_exact, prepare_folder
+from buffer_delta.cli.demo import MARKER, prepare_folder
+from buffer_delta.cli.demo_run import BATCHES_PER_COMMIT, Speed
+from buffer_delta.cli.demo_show import is_exact
 from buffer_delta.cli.settings import loader_settings
 from buffer_delta.cli.spark import slow_start_hint
 from buffer_delta.cli.status import _where
