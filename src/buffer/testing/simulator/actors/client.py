@@ -27,13 +27,13 @@ from buffer.errors import (
     StateLost,
     StorageError,
 )
-from buffer.produce.append import Committer
 from buffer.produce.client_seqs import ClientSeqs
 from buffer.produce.durability import Durable, Settled
-from buffer.produce.intake import Intake, PendingBatch, check_call
-from buffer.testing.simulator.actors.producer import ENTRIES_PER_CALL_MAX, SEAL_CHANCE
+from buffer.produce.intake import PendingBatch, check_call
+from buffer.testing.simulator.actors.committing import Committing
+from buffer.testing.simulator.actors.producer import ENTRIES_PER_CALL_MAX
 from buffer.testing.simulator.faults import Span
-from buffer.testing.simulator.scheduler import Signal, describe_error
+from buffer.testing.simulator.scheduler import describe_error
 from buffer.testing.simulator.witness import Record
 from buffer.testing.simulator.world import Actor, Host, World
 
@@ -150,32 +150,26 @@ class _Life:
         self._actor = actor
         self._host = host
         self._max_batch_bytes = config.max_batch_bytes
-        self._intake = Intake(config, host.clock)
-        self._committer = Committer(host.store, host.clock, config, self._on_settled, actor.client_id)
-        self._sealed = Signal(host.process)
-        self._uploaded = Signal(host.process)
-        self._settled = Signal(host.process)
+        self._committing = Committing(actor, host, config, self._on_settled, actor.client_id)
+        self._intake = self._committing.intake
         self._unanswered: deque[_Sent] = deque()
         self._failure: BufferQueueError | None = None
 
     def run(self) -> None:
         actor, process = self._actor, self._host.process
-        durable_seq = self._committer.open()
+        durable_seq = self._committing.committer.open()
         actor.world.queue.opened(actor.name, actor.life, durable_seq)
         self._seqs = ClientSeqs(actor.client_id, durable_seq)
-        for _ in range(actor.uploaders):
-            process.thread(self._upload_for_ever, self._thread_ended)
-        process.thread(self._append_for_ever, self._thread_ended)
+        self._committing.start(actor.uploaders)
         for place in range(self._begin(), len(actor.calls)):
             self._produce(place)
             process.sleep(actor.draw(actor.think_s))
             self._check_failure()
             if not actor.world.is_calm and actor.chance(RESTART_CHANCE):
                 raise _Restart
-        self._intake.seal()
-        self._sealed.notify_all()
+        self._committing.flush()
         while self._unanswered:
-            self._settled.wait()
+            self._committing.settled.wait()
             self._check_failure()
         if actor.habit == "twin":
             actor.answered = len(actor.calls)
@@ -213,11 +207,7 @@ class _Life:
         self._unanswered.append(_Sent(place, client_seq, records))
         if actor.habit == "twin":
             actor.answered = place + 1  # whatever becomes of it, it is not repeated
-        self._intake.seal_if_due()
-        if actor.chance(SEAL_CHANCE):
-            self._intake.seal()
-        if self._intake.sealed:
-            self._sealed.notify_all()
+        self._committing.accepted()
 
     def _check_failure(self) -> None:
         if self._failure is not None:
@@ -237,22 +227,4 @@ class _Life:
             self._actor.settled(sent, told)
         if isinstance(outcome, BufferQueueError):
             self._failure = self._failure or outcome
-        self._settled.notify_all()
-
-    def _upload_for_ever(self) -> None:
-        while True:
-            while not self._intake.sealed:
-                self._sealed.wait()
-            self._committer.enlist(self._intake.sealed[0])
-            self._committer.upload(self._intake.take())
-            self._uploaded.notify_all()
-
-    def _append_for_ever(self) -> None:
-        while True:
-            while not self._committer.is_ready:
-                self._uploaded.wait()
-            self._committer.commit()
-
-    def _thread_ended(self, error: Exception | None) -> None:
-        assert error is not None, "these threads run for ever"
-        self._actor.world.scheduler.violate(f"a thread of {self._actor.name} died\n{describe_error(error)}")
+        self._committing.settled.notify_all()

@@ -1,4 +1,4 @@
-"""A producer: the real `Intake` and `Committer`, with uploaders and an appender as simulated threads.
+"""A producer: the real `Intake` and `Committer`, with the threads of `committing.py`.
 
 What an application does with the answers: what surely is not in the queue is produced again; what is unknown is
 left alone; what a crash left open is unknown too.
@@ -11,16 +11,15 @@ from typing import Any
 
 from buffer.config import ProducerConfig
 from buffer.errors import AppendOutcomeUnknown, StateLost
-from buffer.produce.append import Committer
 from buffer.produce.durability import DurabilityWatcher, Durable, Settled
-from buffer.produce.intake import Intake, PendingBatch, check_call
+from buffer.produce.intake import PendingBatch, check_call
+from buffer.testing.simulator.actors.committing import Committing
 from buffer.testing.simulator.faults import Span
-from buffer.testing.simulator.scheduler import Signal, describe_error
+from buffer.testing.simulator.scheduler import describe_error
 from buffer.testing.simulator.witness import Record
 from buffer.testing.simulator.world import Actor, Host, World
 
 ENTRIES_PER_CALL_MAX = 2
-SEAL_CHANCE = 0.6
 
 
 class ProducerActor(Actor):
@@ -68,27 +67,21 @@ class _Life:
         self._actor = actor
         self._host = host
         self._max_batch_bytes = config.max_batch_bytes
-        self._intake = Intake(config, host.clock)
-        self._committer = Committer(host.store, host.clock, config, self._on_settled)
-        self._sealed = Signal(host.process)
-        self._uploaded = Signal(host.process)
-        self._settled = Signal(host.process)
+        self._committing = Committing(actor, host, config, self._on_settled)
+        self._intake = self._committing.intake
         self._calls = 0
 
     def run(self) -> None:
         process = self._host.process
-        for _ in range(self._actor.uploaders):
-            process.thread(self._upload_for_ever, self._thread_ended)
-        process.thread(self._append_for_ever, self._thread_ended)
+        self._committing.start(self._actor.uploaders)
         while not self._actor.is_done:
             if self._actor.todo:
                 self._produce()
                 process.sleep(self._actor.draw(self._actor.think_s))
                 continue
-            self._intake.seal()
-            self._sealed.notify_all()
+            self._committing.flush()
             if not self._actor.is_done:
-                self._settled.wait()
+                self._committing.settled.wait()
 
     def _produce(self) -> None:
         actor = self._actor
@@ -102,32 +95,10 @@ class _Life:
         handle = self._intake.offer(call)
         assert handle is not None, "a simulated producer's buffer is never full"
         actor.unsettled.setdefault(handle.watcher, []).extend(records)
-        self._intake.seal_if_due()
-        if actor.chance(SEAL_CHANCE):
-            self._intake.seal()
-        if self._intake.sealed:
-            self._sealed.notify_all()
-
-    def _upload_for_ever(self) -> None:
-        while True:
-            while not self._intake.sealed:
-                self._sealed.wait()
-            self._committer.enlist(self._intake.sealed[0])
-            self._committer.upload(self._intake.take())
-            self._uploaded.notify_all()
-
-    def _append_for_ever(self) -> None:
-        while True:
-            while not self._committer.is_ready:
-                self._uploaded.wait()
-            self._committer.commit()
+        self._committing.accepted()
 
     def _on_settled(self, batch: PendingBatch, outcome: Settled) -> None:
         self._intake.release(batch)
         self._host.process.note(f"batch settled: {outcome if isinstance(outcome, Durable) else repr(outcome)}")
         self._actor.settled(batch, outcome)
-        self._settled.notify_all()
-
-    def _thread_ended(self, error: Exception | None) -> None:
-        assert error is not None, "these threads run for ever"
-        self._actor.world.scheduler.violate(f"a thread of {self._actor.name} died\n{describe_error(error)}")
+        self._committing.settled.notify_all()
