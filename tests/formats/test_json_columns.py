@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from buffer_delta.formats import JsonFormat
 from buffer_delta.formats.json import fast
-from buffer_delta.formats.json import format as json_format
+from buffer_delta.formats.json import parse as json_parse
 from buffer_delta.formats.json.reading import BadRecord, load, to_text
 from buffer_delta.formats.json.records import Columns
 from tests.formats.format_support import binary, by_entry, parse
@@ -139,7 +139,7 @@ def test_should_look_singly_only_at_numbers_that_may_have_been_rounded(monkeypat
         looked.append(entry)
         return load(entry)
 
-    monkeypatch.setattr(json_format, "load", watch)
+    monkeypatch.setattr(json_parse, "load", watch)
     entries = [f'{{"d":{i % 3},"l":[0.0,{i}],"c":{i}.5,"u":"3e-4, 3e4"}}' for i in range(5000)]
     entries[10] = '{"d":9007199254740993}'
     entries[20] = '{"l":[0.5,1e-400]}'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from buffer_delta.formats import JsonFormat
-from buffer_delta.formats.json import format as json_format
+from buffer_delta.formats.json import parse as json_parse
 from buffer_delta.formats.json.reading import load
 from tests.formats.format_support import binary, by_entry, parse
 from tests.formats.json_records import NOT_RECORDS, RECORDS
@@ -46,7 +46,7 @@ def test_should_parse_clean_entries_without_looking_at_any_singly(monkeypatch: p
     def refuse(entry: bytes) -> dict[str, Any]:
         raise AssertionError(f"looked at {entry!r}")
 
-    monkeypatch.setattr(json_format, "load", refuse)
+    monkeypatch.setattr(json_parse, "load", refuse)
     entries = [f'{{"a":{i},"s":"x{i}","d":{i}.5}}\n' for i in range(1000)]
     parsed = parse(FORM, *entries)
     assert parsed.entries is None
@@ -62,7 +62,7 @@ def test_should_look_only_at_the_few_that_need_it(monkeypatch: pytest.MonkeyPatc
         looked.append(entry)
         return load(entry)
 
-    monkeypatch.setattr(json_format, "load", watch)
+    monkeypatch.setattr(json_parse, "load", watch)
     entries = [f'{{"a":{i}}}' for i in range(20_000)]
     entries[77] = '{"a":"x"}'  # another kind: the parser says which record
     entries[5000] = '{"a":1,,}'  # no JSON
@@ -76,7 +76,7 @@ def test_should_look_only_at_the_few_that_need_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_should_parse_slices_and_many_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_format, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(json_parse, "CHUNK_BYTES", 100)
     entries = binary(*[f'{{"a":{i}}}' if i % 7 else "bad" for i in range(100)]).slice(10, 80)
     found = by_entry(FORM.parse(entries), 80)
     assert [index for index, one in found.items() if isinstance(one, str)] == [i for i in range(80) if not (i + 10) % 7]
