@@ -86,12 +86,8 @@ class ArrowWriter:
 
     def why_not(self, snapshot: Snapshot) -> str | None:
         """What a table has against it."""
-        java = snapshot.java
-        reason = why_not(str(java.protocol().json()), str(java.metadata().json())) or self._of_session()
-        if reason is not None:
-            return reason
-        table = self._store(snapshot.log)
-        return table.reason if isinstance(table, NoStore) else self._unseen(table, snapshot.version)
+        found = self._fitting_store(*_said(snapshot.java), snapshot.log, snapshot.version)
+        return found.reason if isinstance(found, Unfit) else None
 
     def why_not_made(self, properties: Mapping[str, str], java_log: Any) -> str | None:
         """The same of a table that is not there yet, as far as it is known; None for its log: only its name is."""
@@ -104,17 +100,10 @@ class ArrowWriter:
         """
         begun = self._transactions.begin(prepared.seen, txn, self._nothing, merge_schema=prepared.merge_schema)
         begun.update_columns(fitted(prepared.rows.schema, prepared.seen.schema))
-        protocol = str(begun.transaction.protocol().json())
-        metadata = str(begun.transaction.metadata().json())
-        reason = why_not(protocol, metadata) or self._of_session()
-        if reason is not None:
-            return Unfit(reason)
-        table = self._store(begun.log)
-        if isinstance(table, NoStore):
-            return Unfit(table.reason)
-        unseen = self._unseen(table, prepared.seen.snapshot.version)
-        if unseen is not None:
-            return Unfit(unseen)
+        protocol, metadata = _said(begun.transaction)
+        table = self._fitting_store(protocol, metadata, begun.log, prepared.seen.snapshot.version)
+        if isinstance(table, Unfit):
+            return table
         rules = self._rules(protocol, metadata)
         if isinstance(rules, Unfit):
             return rules
@@ -146,8 +135,7 @@ class ArrowWriter:
         if self._why_not_trusted(table) is not None:
             return None
         seen = prepared.seen.snapshot
-        before = (str(seen.java.protocol().json()), str(seen.java.metadata().json()))
-        changes = tuple(now for now, then in zip((protocol, metadata), before, strict=True) if now != then)
+        changes = tuple(now for now, then in zip((protocol, metadata), _said(seen.java), strict=True) if now != then)
         return OwnCommit(begun, table, txn, seen.version, seen.table_id, changes)
 
     def _why_not_trusted(self, table: TableStore) -> str | None:
@@ -184,11 +172,23 @@ class ArrowWriter:
     def sink_of(self, snapshot: Snapshot, rows: StructType | None) -> FileSink | None:
         """What rows that bring nothing new would go into, as the table is now. None: Spark writes them, or they do."""
         names = {field.name.lower() for field in rows.fields} if rows is not None else set()
-        if self.why_not(snapshot) is not None or not names <= {name.lower() for name in snapshot.columns}:
+        protocol, metadata = _said(snapshot.java)
+        table = self._fitting_store(protocol, metadata, snapshot.log, snapshot.version)
+        if isinstance(table, Unfit) or not names <= {name.lower() for name in snapshot.columns}:
             return None
-        rules = self._rules(str(snapshot.java.protocol().json()), str(snapshot.java.metadata().json()))
-        table = self._store(snapshot.log)
-        return None if isinstance(rules, Unfit) or isinstance(table, NoStore) else FileSink(rules, table)
+        rules = self._rules(protocol, metadata)
+        return None if isinstance(rules, Unfit) else FileSink(rules, table)
+
+    def _fitting_store(self, protocol: str, metadata: str, java_log: Any, version: int) -> TableStore | Unfit:
+        """The store for the files of a table that says this of itself, and which Spark has read at that version."""
+        reason = why_not(protocol, metadata) or self._of_session()
+        if reason is not None:
+            return Unfit(reason)
+        table = self._store(java_log)
+        if isinstance(table, NoStore):
+            return Unfit(table.reason)
+        unseen = self._unseen(table, version)
+        return table if unseen is None else Unfit(unseen)
 
     def _store(self, java_log: Any) -> TableStore | NoStore:
         """The table's own store, by the settings that its log is read with."""
@@ -238,6 +238,11 @@ class ArrowWriter:
         if not _is_true(self._spark.conf.get("spark.databricks.delta.stats.collect", "true")):
             return "statistics are switched off for this session"
         return None
+
+
+def _said(java: Any) -> tuple[str, str]:
+    """What a snapshot or a transaction says of its table, as Delta writes it: the protocol and the metadata."""
+    return str(java.protocol().json()), str(java.metadata().json())
 
 
 class _JavaNames:
