@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any
 
@@ -144,19 +144,25 @@ def load(available_now: bool, fenced_wait_s: float, as_json: bool, **options: An
         from buffer_delta.load.loader import Loader
 
         loader = Loader(spark, config, on_progress=tell)
-        try:
-            with live_line(loader.observe) if is_drawn else nullcontext():
-                last = loader.run(available_now=available_now)
-        except Fenced:
-            log.warning("another loader took over; ending in %g s", fenced_wait_s)
-            InterruptibleClock().sleep(fenced_wait_s)
-            raise
+        with _waiting_if_fenced(fenced_wait_s), live_line(loader.observe) if is_drawn else nullcontext():
+            last = loader.run(available_now=available_now)
     if available_now:
         _tell_total(loader.total, session, as_json)
     elif last is None and not as_json:
         echo("there was nothing to load")
     elif last is not None and is_drawn:
         echo(str(last))
+
+
+@contextmanager
+def _waiting_if_fenced(wait_s: float) -> Iterator[None]:
+    """A supervisor that starts it again at once would take the queue back from the loader that took over."""
+    try:
+        yield
+    except Fenced:
+        log.warning("another loader took over; ending in %g s", wait_s)
+        InterruptibleClock().sleep(wait_s)
+        raise
 
 
 def _tell_total(total: Total, session: Session, as_json: bool) -> None:
