@@ -6,7 +6,6 @@ valid for Arrow; and errors have few words.
 
 from __future__ import annotations
 
-import base64
 import json
 import random
 import struct
@@ -20,21 +19,11 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from buffer.codec.keyvalue import encode_pair
 from buffer_delta.formats import Format, resolve_format
+from tests.wire import avro_long as _long
+from tests.wire import descriptor_set, varint
 
 ERROR_MAX = 2000  # characters
 MAX_BATCH_BYTES = 8 << 20
-
-
-def _varint(n: int) -> bytes:
-    n, out = n & (1 << 64) - 1, bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes([*out, n])
-
-
-def _long(n: int) -> bytes:
-    return _varint((n << 1) ^ (n >> 63))
 
 
 def _avro_schema() -> str:
@@ -70,7 +59,7 @@ def _descriptors() -> str:
     ):
         message.field.add(name=name, number=number, type=kind, label=label)  # type: ignore[arg-type]
     message.field.add(name="l", number=7, type=11, type_name=".p.In", label=3)
-    return base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()).decode()
+    return descriptor_set(file)
 
 
 def _logs() -> bytes:
@@ -117,7 +106,7 @@ BINARY_CORPUS: dict[str, list[bytes]] = {
     "avro": [_avro_record()],
     "protobuf": [
         b"\x08\x05\x12\x03abc\x1a\x02hi\x25\0\0\xc0\x3f\x2a\x03\1\2\3\x32\1x\x32\1y\x3a\0\x3a\2\x08\1",
-        b"\x08" + _varint(-1) + b"\x3a\0" * 300,
+        b"\x08" + varint(-1) + b"\x3a\0" * 300,
         b"",
     ],
     "otlp": [_logs(), _metrics()],

@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -112,38 +113,34 @@ def _loaded_client(folder: Path, seed: int, cycles: int) -> Verdict:
 
 
 def _s3_client(folder: Path, seed: int, cycles: int) -> Verdict:
-    (folder / "s3").mkdir()
-    with (
-        run_s3_server(folder / "s3") as server,
-        FaultProxy(server.endpoint, evenly(0.2), seed, slow_s=(0.02, 1.2)) as proxy,
-    ):
-        address = through(proxy, server.new_address(), timeout="1s")
-        settings = {"store": address.url, "store_options": address.options, "append_timeout_s": 20}
-        config = ConsumerConfig(store=address.url, store_options=address.options, gc_interval_s=0.3, cas_timeout_s=20)
-        consumer = KeepingConsumer(config, batches_max=50)
+    with _bad_network(folder / "s3", seed, 0.2) as (proxy, direct):
+        address = through(proxy, direct, timeout="1s")
+        queue = {"store": address.url, "store_options": address.options}
+        consumer = KeepingConsumer(ConsumerConfig(**queue, gc_interval_s=0.3, cas_timeout_s=20), batches_max=50)
+        settings = {**queue, "append_timeout_s": 20}
         return ClientCycles(folder / "s3 client", seed, settings, consumer, tell, proxy.calm).run(cycles)
 
 
 def _s3_loaded_client(folder: Path, seed: int, cycles: int) -> Verdict:
-    (folder / "loaded s3").mkdir()
-    with (
-        run_s3_server(folder / "loaded s3") as server,
-        FaultProxy(server.endpoint, evenly(0.2), seed, slow_s=(0.02, 1.2)) as proxy,
-    ):
-        address = through(proxy, server.new_address(), timeout="1s")
-        settings = {"store": address.url, "store_options": address.options, "append_timeout_s": 20}
-        reader = TableReader(
-            spark_session("crash cycles of a client on S3"),
-            address.url,
-            folder / "loaded s3 client" / "table",
-            store_options=address.options,
-            gc_interval_s=0.3,
-            cas_timeout_s=20,
-        )
-        cycled = ClientCycles(folder / "loaded s3 client", seed, settings, reader, tell, proxy.calm)
-        verdict = cycled.run(cycles)
+    spark, home = spark_session("crash cycles of a client on S3"), folder / "loaded s3 client"
+    with _bad_network(folder / "loaded s3", seed, 0.2) as (proxy, direct):
+        address = through(proxy, direct, timeout="1s")
+        queue = {"store": address.url, "store_options": address.options}
+        reader = TableReader(spark, table=home / "table", **queue, gc_interval_s=0.3, cas_timeout_s=20)
+        verdict = ClientCycles(home, seed, {**queue, "append_timeout_s": 20}, reader, tell, proxy.calm).run(cycles)
         verdict.text += f"; {reader.loaders} loaders, {reader.troubles} of them ended by the store"
         return verdict
+
+
+@contextmanager
+def _bad_network(folder: Path, seed: int, chance: float) -> Iterator[tuple[FaultProxy, StoreAddress]]:
+    """An S3 server behind a proxy that fails so often, and a place on it: its address is without the proxy."""
+    folder.mkdir()
+    with (
+        run_s3_server(folder) as server,
+        FaultProxy(server.endpoint, evenly(chance), seed, slow_s=(0.02, 1.2)) as proxy,
+    ):
+        yield proxy, server.new_address()
 
 
 def _leases(batches: int) -> LeasePlan:
@@ -164,12 +161,7 @@ def _in_order(folder: Path, seed: int, batches: int) -> Verdict:
 
 
 def _s3_leases(folder: Path, seed: int, batches: int) -> Verdict:
-    (folder / "s3 leases").mkdir()
-    with (
-        run_s3_server(folder / "s3 leases") as server,
-        FaultProxy(server.endpoint, evenly(0.15), seed, slow_s=(0.02, 1.2)) as proxy,
-    ):
-        direct = server.new_address()
+    with _bad_network(folder / "s3 leases", seed, 0.15) as (proxy, direct):
         cycles = LeaseCycles(folder / "s3 lease cycles", seed, direct, through(proxy, direct, timeout="1s"), tell)
         return cycles.run(_leases(batches))
 

@@ -5,7 +5,6 @@ A soup's records are numbered. Number n is of the kind `KINDS[n % 3]`, which dec
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from pyspark.sql import functions as f
 
 from buffer.codec.keyvalue import encode_pair
+from tests.wire import avro_long, descriptor_set, varint
 
 KINDS = ("a", "b", "rest")
 TYPED = "id BIGINT NOT NULL, kind STRING, day STRING"
@@ -83,21 +83,8 @@ CSV = [
 ]
 
 
-def _long(n: int) -> bytes:
-    """Avro's own."""
-    return _varint((n << 1) ^ (n >> 63))
-
-
-def _varint(n: int) -> bytes:
-    n, out = n & (1 << 64) - 1, bytearray()
-    while n >= 0x80:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    return bytes([*out, n])
-
-
 def avro(n: int, kind: bytes, day: bytes) -> bytes:
-    return _long(n) + _long(len(kind)) + kind + _long(len(day)) + day
+    return avro_long(n) + avro_long(len(kind)) + kind + avro_long(len(day)) + day
 
 
 def good_avro(n: int) -> bytes:
@@ -112,12 +99,12 @@ AVRO_SCHEMA = {
 AVRO = [
     *(b"", good_avro(1)[:-1], good_avro(1) + b"\0", b"\xff" * 11, avro(1, b"\xff", b"d"), avro(-1, b"a", b"d")),
     avro(1, b"a", SLASHES.encode()),
-    b"\x02" + _long(1 << 40) + b"a",
+    b"\x02" + avro_long(1 << 40) + b"a",
 ]
 
 
 def protobuf(n: int, kind: bytes, day: bytes) -> bytes:
-    return b"\x08" + _varint(n) + b"\x12" + _varint(len(kind)) + kind + b"\x1a" + _varint(len(day)) + day
+    return b"\x08" + varint(n) + b"\x12" + varint(len(kind)) + kind + b"\x1a" + varint(len(day)) + day
 
 
 def good_protobuf(n: int) -> bytes:
@@ -130,12 +117,12 @@ PROTOBUF = [
 ]
 
 
-def descriptor_set() -> str:
+def protobuf_descriptors() -> str:
     file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="p", syntax="proto3")
     message = file.message_type.add(name="M")
     for number, (name, kind) in enumerate((("id", 3), ("kind", 9), ("day", 9)), 1):
         message.field.add(name=name, number=number, type=kind, label=1)  # type: ignore[arg-type]
-    return base64.b64encode(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()).decode()
+    return descriptor_set(file)
 
 
 def _stream(n: int, kind: str, day: str) -> bytes:
@@ -205,7 +192,7 @@ SOUPS = {
     "csv": Soup({"type": "csv", "schema": "id BIGINT, kind STRING, day STRING"}, good_csv, CSV),
     "avro": Soup({"type": "avro", "avro_schema": json.dumps(AVRO_SCHEMA)}, good_avro, AVRO),
     "protobuf": Soup(
-        {"type": "protobuf", "message": "p.M", "descriptor_set": descriptor_set()}, good_protobuf, PROTOBUF
+        {"type": "protobuf", "message": "p.M", "descriptor_set": protobuf_descriptors()}, good_protobuf, PROTOBUF
     ),
     "arrow": Soup({"type": "arrow", "schema": "id BIGINT, kind STRING, day STRING"}, good_arrow, ARROW),
     "otlp": Soup(

@@ -18,7 +18,7 @@ from buffer_delta.load.loader import Loader
 from tests.formats.format_support import stream
 from tests.formats.oracle import accounted, exact
 from tests.spark.queues import produce
-from tests.spark.soups import AVRO_SCHEMA, avro, descriptor_set, protobuf
+from tests.spark.soups import AVRO_SCHEMA, avro, protobuf, protobuf_descriptors
 
 pytestmark = pytest.mark.spark
 
@@ -97,7 +97,7 @@ BINARY: dict[str, tuple[Any, Callable[[int, str, str], bytes]]] = {
         lambda n, kind, day: avro(n, kind.encode(), day.encode()),
     ),
     "protobuf": (
-        {"type": "protobuf", "message": "p.M", "descriptor_set": descriptor_set()},
+        {"type": "protobuf", "message": "p.M", "descriptor_set": protobuf_descriptors()},
         lambda n, kind, day: protobuf(n, kind.encode(), day.encode()),
     ),
     "arrow": (
