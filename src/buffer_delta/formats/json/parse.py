@@ -29,9 +29,9 @@ from buffer_delta.formats.variant import as_text
 CHUNK_BYTES = 8 << 20  # parsed in one go: large enough that calls cost nothing, small enough to stay in memory twice
 CHUNK_ROWS = 1 << 17
 SINGLY_MAX = 512  # a piece with so few records in which something fails to convert is looked at record by record
+PIECES = 16  # into which a chunk is cut to find it; each costs a call of the parser, about as much as 20 records singly
 SINGLY_BYTES = 1 << 20  # of records as Python objects at once, which take up to 50 times their bytes
 SINGLY_ROWS = 1 << 14
-PIECES = 16  # into which a chunk is cut to find it; each costs a call of the parser, about as much as 20 records singly
 
 
 class Parser:
