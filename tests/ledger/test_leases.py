@@ -19,6 +19,7 @@ from buffer.errors import (
 )
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
+from buffer.ledger.from_workers import check_free
 from buffer.ledger.lease_rules import Ack, Grant, Nack
 from buffer.ledger.lease_steps import RECEIPT_KEEP_MS, RECEIPTS_MAX, Stamp, phase
 from buffer.ledger.leases import Handle, LeaseLedger, Leases, Phase
@@ -213,6 +214,15 @@ def test_should_owe_the_rest_of_a_batch_only() -> None:
     assert team.section.batches[0].owed == ((997, 997),)
     team.write(rules.ack(team.section, team.by(), [Ack(again.handle, (997,), 1_000)]))
     assert team.section.finished_through == 0
+
+
+def test_should_owe_all_when_no_entry_is_acked() -> None:
+    team = Team()
+    (handle,) = team.lease()
+    team.write(rules.ack(team.section, team.by(), [Ack(handle, (), 4)]))
+    team.nack(handle)
+    assert team.section.batches[0].owed is None
+    check_free(team.section, team.now_ms)  # nothing is done of it: a loader may have it
 
 
 @pytest.mark.parametrize(("entries", "count"), [((3,), 3), ((-1,), 3), ((0,), None), ((0,), 0)])
@@ -454,6 +464,26 @@ def test_should_grant_no_lease_whose_ack_could_make_a_hole_too_many() -> None:
     assert sequences(team.lease(6)) == [3]
     team.ack(handles[0])
     assert team.section.holes == 1
+
+
+def test_should_not_give_up_by_hand_what_would_make_a_hole_too_many_when_it_is_being_parked() -> None:
+    """With `block_and_dlq` a batch that is being parked stays unfinished; given up by hand it would not."""
+    team = Team(size=6, max_ack_holes=2, max_delivery_attempts=1, dlq_strategy="block_and_dlq", dlq=DEAD)
+    handles = team.lease(4)
+    team.ack(handles[1])
+    team.nack(handles[3])
+    (order,) = team.consume().orders
+    assert order.sequence == 3
+    _, five = team.lease(2)
+    team.ack(five)
+    assert team.section.finished == ((1, 1), (5, 5))
+    with pytest.raises(AckHoleCapExceeded):
+        park(team.section, team.by(), team.queue, 3)
+    team.write(finish_parking(team.section, team.by(), team.section.parker or "", [order]))
+    assert team.section.holes == 2
+    team.ack(handles[0], handles[2])
+    section, _ = park(team.section, team.by(), team.queue, 3)
+    assert section.finished_through == 3
 
 
 def test_should_always_grant_the_frontier_when_a_lowered_cap_is_passed_already() -> None:

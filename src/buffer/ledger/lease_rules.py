@@ -266,8 +266,11 @@ def _acked(section: Leases, now: int, acks: Sequence[Ack]) -> Leases:
         if item.entries is None:
             done.add(sequence)
             continue
+        acked = _acked_entries(item)
+        if not acked:
+            continue  # or the batch would look as if a part of it were done
         left = owed.get(sequence) or section.batches[sequence].owed
-        left = difference(left if left is not None else _all(item), _acked_entries(item))
+        left = difference(left if left is not None else _all(item), acked)
         if left:
             owed[sequence] = left
         else:

@@ -131,9 +131,10 @@ def park(
     batch = unfinished_batch(section, waiting, sequence)
     if batch.is_leased(now):
         raise InvalidInput(f"batch {sequence} is held by lease {batch.lease}: ack or nack it, or wait until it ends")
+    is_counted = batch.state is State.PARKING and not batch.then_blocked  # among those that will be finished
+    if not is_counted and not may_finish(section, now, sequence):
+        raise holes_exceeded(config, section.holes)
     if batch.state is not State.PARKING:
-        if not may_finish(section, now, sequence):
-            raise holes_exceeded(config, section.holes)
         if batch.ordinal:
             return stamped(finish(section, {sequence}), by, now), ()
         told = with_batches(section, {sequence: dataclasses.replace(batch, reason=plain(reason)[:REASON_MAX])})
