@@ -95,6 +95,24 @@ def test_should_park_a_damaged_batch_as_the_bytes_it_is_and_a_missing_one_as_a_w
     assert work.section().finished_through == 2
 
 
+@pytest.mark.parametrize("kind", ["bytes", "missing"])
+def test_should_name_what_is_owed_of_a_batch_that_was_damaged_after_a_part_was_acked(kind: str) -> None:
+    work = parking()
+    work.fill(1, [b"a", b"b", b"c"])
+    queue = work.open()
+    first, second = queue.consume(2)
+    queue.ack(second, entries=[1])
+    queue.ack(first)
+    queue.nack(second)
+    if kind == "bytes":
+        work.store.put(second.batch.location, b"not a batch")
+    else:
+        work.store.delete_many([second.batch.location])
+    assert not queue.consume()
+    ((_, (said,)),) = work.dead_letters()
+    assert (said["kind"], said["sequence"], said["entries"]) == (kind, 1, [[0, 0], [2, 2]])
+
+
 def test_should_block_and_copy_under_block_and_dlq() -> None:
     work = Work(2, dlq_strategy="block_and_dlq", dlq=DEAD)
     queue = work.open()

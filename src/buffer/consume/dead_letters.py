@@ -170,7 +170,7 @@ class DeadLetters:
     def _whole(
         self, order: ParkOrder, descriptor: BatchDescriptor, source: Source, kind: str, entry: bytes, error: str
     ) -> Parcel:
-        payload = self._payload(order, descriptor, source, kind, None, None, error)
+        payload = self._payload(order, descriptor, source, kind, order.owed, None, error)
         return Parcel(encode_batch([entry]), (Metadata(0, self._clock.now_ms(), payload),))
 
     def _payload(
