@@ -2,7 +2,7 @@
 
 queues    queues, collection, client ids and loaders, as the seed says: the simulator in `buffer_delta.testing`
 clients   producers with client ids alone
-leases    workers, parking and redrive
+leases    workers, parking and redrive; damaged batches, other readers, purge, changed settings
 legacy    the older format with two manifests
 """
 

@@ -1,4 +1,7 @@
-"""Workers, parking and redrive under simulated faults. (That each rule, taken away, is seen: `test_mutants`.)"""
+"""Workers, parking and redrive, takeover, purge and settings under simulated faults.
+
+(That each rule, taken away, is seen: `test_mutants`.)
+"""
 
 from __future__ import annotations
 
@@ -25,5 +28,26 @@ def test_should_keep_every_promise_under_faults(outcome: Outcome) -> None:
 
 def test_should_have_reached_what_the_promises_are_about(outcome: Outcome) -> None:
     """Runs in which nothing happens would keep every promise, too."""
-    for what in ("batches leased", "batches parked", "batches redriven", "caps met", "crashes", "handles lost"):
+    for what in (
+        "batches given up by hand",
+        "batches leased",
+        "batches parked",
+        "batches parked as bytes",
+        "batches parked as missing",
+        "batches purged",
+        "batches read after a takeover",
+        "batches redriven",
+        "caps met",
+        "crashes",
+        "damaged batches redriven",
+        "handles lost",
+        "loaders refused",
+        "queue taken over: load",
+        "queue taken over: stay",
+        "queue taken over: visit",
+        "queues bound to a loader",
+        "settings changed",
+        "unreadable deliveries",
+        "workers dismissed",
+    ):
         assert outcome.counts[what] > 0, f"no seed reached: {what}"

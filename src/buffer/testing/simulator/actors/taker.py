@@ -1,0 +1,149 @@
+"""A reader that comes to a queue while workers share it, or after they have: the real `Consumer`, alone or as a loader
+uses it, which binds the queue before it claims.
+
+    visit   a consumer reads a few batches and goes; the workers take the queue back
+    stay    a consumer comes for good; workers wake up later and find out
+    load    a loader, which has to wait until workers have nothing in hand, and then comes for good
+"""
+
+from __future__ import annotations
+
+from buffer.config import ConsumerConfig
+from buffer.consume.consumer import Consumer
+from buffer.errors import (
+    ContentionError,
+    CorruptBatch,
+    Fenced,
+    ObjectNotFound,
+    QueueAheadOfConsumer,
+    QueueBound,
+    StorageError,
+)
+from buffer.journal import Journal
+from buffer.ledger import binding as bindings
+from buffer.ledger.binding import Binding
+from buffer.ledger.plan import Ledger
+from buffer.manifest import Manifest
+from buffer.testing.simulator.actors.worker import Team
+from buffer.testing.simulator.world import Actor, Host, World
+
+BINDING = Binding("app", ("main",))
+
+
+class TakerActor(Actor):
+    def __init__(self, world: World, name: str, team: Team, *, way: str, visits: int, batches: int) -> None:
+        super().__init__(world, name)
+        self.team = team
+        self.witness = team.witness
+        self.way = way
+        self.visits = visits if way == "visit" else 0
+        self.batches = batches
+        """So many are read in a visit."""
+        self.last: int | None = None
+        """Kept with its results: all up to there is done with."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.visits == 0
+
+    def run(self, host: Host) -> None:
+        while self.witness.section is None:
+            self.glance(host)
+        config = self.team.config(host)
+        if self.way == "load":
+            self._bind(host, config)
+        elif self.way == "stay":
+            self.team.is_dismissed = True
+        first = self.witness.first_sequence
+        last = self.last if self.way != "visit" or self.chance(0.5) else None
+        consumer = Consumer.new(config, last, clock=host.clock)
+        self.witness.claimed(host.process, consumer.epoch)
+        self.world.scheduler.counts[f"queue taken over: {self.way}"] += 1
+        behind = max(first - 1, -1 if last is None else last)
+        read = 0
+        while self.way != "visit" or read < self.batches:
+            sequence = self._next(host, consumer, behind)
+            if sequence is None:
+                consumer.flush()
+                if self.way == "visit":
+                    break
+                self.rest(host, self.team.poll_s)
+                continue
+            behind, read = sequence, read + 1
+            self.last = sequence if self.last is None else max(self.last, sequence)
+            if self.chance(0.5):
+                consumer.ack_through(sequence)
+            else:
+                consumer.ack(sequence)
+        if self.chance(0.7):
+            consumer.close()  # else it just goes
+
+    def _next(self, host: Host, consumer: Consumer, behind: int) -> int | None:
+        """Read one batch, or step over one that nobody can read."""
+        try:
+            batch = consumer.next_batch()
+        except (ObjectNotFound, CorruptBatch):
+            sequence = consumer.cursor
+            self.witness.said_unreadable(host.process, sequence)
+            consumer.skip(sequence)
+            self.witness.was_given(host.process, consumer.epoch, sequence, behind)
+            return sequence
+        if batch is None:
+            return None
+        self.witness.handed_out(host.process, batch.sequence, batch.location, batch.entries)
+        self.witness.was_given(host.process, consumer.epoch, batch.sequence, behind)
+        return batch.sequence
+
+    def _bind(self, host: Host, config: ConsumerConfig) -> None:
+        """As a loader does before it claims: look at the ledger, then at the manifest, then write."""
+        journal = Journal(host.store, config.manifest_path, host.clock, Ledger, timeout_s=config.cas_timeout_s)
+
+        def step() -> bool | None:
+            seen, ledger = journal.look()
+            if bindings.is_bound(ledger, BINDING, location=journal.location):
+                return True
+            assert ledger is not None, "workers have made it"
+            manifest = _manifest(host, config.manifest_path)
+            bound = bindings.bind(
+                ledger,
+                BINDING,
+                queue_epoch=manifest.epoch,
+                new_queue_id=ledger.queue_id,
+                first_sequence=manifest.first_sequence,
+                clock_ms=host.clock.now_ms(),
+                location=journal.location,
+            )
+            if bound is not None:
+                journal.write(seen, bound)
+            elif journal.read() == ledger:
+                raise bindings.used_before(journal.location)
+            return None
+
+        while True:
+            try:
+                journal.until(step)
+            except QueueBound:
+                self.world.scheduler.counts["loaders refused"] += 1
+                self.rest(host, self.team.poll_s)
+                continue
+            self.team.is_dismissed = True
+            return
+
+    def ended(self, error: Exception | None) -> float | None:
+        if error is None or (self.way == "visit" and isinstance(error, Fenced)):
+            self.visits = max(0, self.visits - 1)
+            return self.draw(self.world.weather.restart_s) if self.visits else None
+        passes = isinstance(error, ContentionError | Fenced) or (isinstance(error, StorageError) and error.retryable)
+        if passes or isinstance(error, QueueAheadOfConsumer):
+            return self.draw(self.world.weather.restart_s)
+        return super().ended(error)
+
+    def crashed(self) -> None:
+        self.visits = max(0, self.visits - 1)
+
+
+def _manifest(host: Host, path: str) -> Manifest:
+    try:
+        return Manifest.from_bytes(host.store.get(path).data)
+    except ObjectNotFound:
+        return Manifest.empty()
