@@ -24,6 +24,7 @@ from buffer.errors import (
 )
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.tidying import LOOK_EVERY
+from buffer.leases.values import Delivered
 from buffer.ledger.lease_rules import Nack
 from buffer.ledger.leases import Phase
 from buffer.ledger.plan import Ledger
@@ -380,6 +381,18 @@ def test_should_block_what_the_store_never_gives_and_deliver_the_rest() -> None:
     work.expire()
     assert [b.sequence for b in queue.consume(3)] == [1, 2]
     assert queue.stats().blocked_sequences == (0,)
+
+
+def test_should_tell_of_all_that_could_not_be_read_before_there_was_something_to_deliver() -> None:
+    work = Work(3)
+    for descriptor in work.descriptors()[:2]:
+        work.store.put(descriptor.location, b"not a batch")
+    queue = work.open()
+    found = queue.consume()
+    assert [batch.sequence for batch in found] == [2]
+    assert found.unreadable == (0, 1)
+    queue.ack(found)
+    assert queue.consume() == Delivered()
 
 
 def test_should_count_an_unreadable_batch_as_a_failed_delivery_and_spare_the_others() -> None:

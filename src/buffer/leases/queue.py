@@ -151,16 +151,19 @@ class LeaseQueue(LeaseDoor):
         deadline_s = self.clock.monotonic_s() + wait_ms / 1000
         pauses = WAITING.pauses(self.clock.jitter)
         snoozed: tuple[int, ...] = ()
+        unreadable: tuple[int, ...] = ()
         while True:
             with self._verb("consume"):
                 delivered, grant = self._consume_once(max_batches, done)
             done = []
             snoozed += delivered.snoozed
-            delivered = replace(delivered, snoozed=snoozed)
+            is_work = bool(grant.orders or delivered.unreadable)
+            unreadable += tuple(s for s in delivered.unreadable if s not in unreadable)  # it may come more than once
+            delivered = replace(delivered, snoozed=snoozed, unreadable=unreadable)
             if delivered.batches:
                 return delivered
-            if grant.orders or delivered.unreadable:
-                continue  # that was work, too: look again at once
+            if is_work:
+                continue  # something was done: look again at once
             left_s = deadline_s - self.clock.monotonic_s()
             if left_s < MOMENT_S:
                 if grant.stopped is not None:
