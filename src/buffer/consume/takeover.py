@@ -25,8 +25,9 @@ from __future__ import annotations
 from buffer import metrics
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
-from buffer.consume.dead_letters import DeadLetters, Source
+from buffer.consume.dead_letters import DeadLetters
 from buffer.consume.fetch import FetchHandle
+from buffer.consume.letters import Source
 from buffer.errors import Fenced
 from buffer.journal import Journal
 from buffer.ledger.lease_steps import Stamp

@@ -17,8 +17,9 @@ from typing import Self
 from buffer import metrics
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
-from buffer.consume.dead_letters import DeadLetters, Source
+from buffer.consume.dead_letters import DeadLetters
 from buffer.consume.fetch import FetchHandle
+from buffer.consume.letters import Source
 from buffer.errors import BufferQueueError, Closed, ContentionError, InvalidHandle, StorageError
 from buffer.gc.collector import Collector
 from buffer.leases.deliver import Fetching
