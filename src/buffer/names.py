@@ -31,6 +31,7 @@ _ULID_TIME_CHARS: Final = 10
 DECODED_TIMES_MAX: Final = 3  # each time over costs a pass, and a hostile name could ask for thousands
 
 _DEAD: Final = ".dead"
+_LEDGER: Final = ".ledger"
 
 DEAD_LETTERS_FOLDER: Final = "dead_letters"
 """Beside the batches: whole objects that no row could hold. Nothing deletes them."""
@@ -50,7 +51,12 @@ def folder_of(location: str) -> str:
 
 
 def ledger_path(manifest_path: str) -> str:
-    return f"{manifest_path}.ledger"
+    return f"{manifest_path}{_LEDGER}"
+
+
+def manifest_path_of(ledger_path: str) -> str:
+    """The manifest that a ledger lies beside."""
+    return ledger_path.removesuffix(_LEDGER)
 
 
 def batch_location(prefix: str, ulid: str) -> str:

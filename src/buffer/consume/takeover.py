@@ -13,6 +13,8 @@ it exactly once whoever was faster, and then it is finished. Only then does the 
 - Dies while it parks: the section says parking, so whoever opens the queue next, consumer or worker, goes on with it.
 - A parker wakes up: its append finds its mark and adds nothing, its last write finds the newer epoch.
 - The ledger knows a newer epoch: somebody claimed after us. Fenced; what was parked until then stays parked.
+- The ledger knows sequences that the manifest has never held: it was put back from a backup, and gives them to other
+  batches. Nothing is taken over; but for its epoch the manifest is as it was.
 - A queue without leases costs one read here, and nothing else.
 
 What is finished only in part is handed out whole: a consumer knows batches, not entries. What was copied and blocked
@@ -30,6 +32,7 @@ from buffer.consume.fetch import FetchHandle
 from buffer.consume.letters import Source
 from buffer.errors import Fenced
 from buffer.journal import Journal
+from buffer.ledger.from_workers import check_same_queue
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
 from buffer.ledger.parking import ParkOrder, finish_parking, to_be_parked
@@ -40,9 +43,10 @@ from buffer.store.base import Store
 def take_over(
     config: ConsumerConfig, store: Store, handle: FetchHandle, clock: Clock, claimed: Manifest
 ) -> Leases | None:
-    """Fence the workers of a queue that was claimed like this; returns what they leave. Raises Fenced.
+    """Fence the workers of a queue that was claimed like this; returns what they leave.
 
-    Raises what keeps it from parking, too: call again, from the claim on.
+    Raises Fenced, and QueueBehindConsumer if this is not the queue that they had: then nothing was written. Raises what
+    keeps it from parking, too: call again, from the claim on.
     """
     epoch = claimed.epoch
     journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
@@ -52,6 +56,8 @@ def take_over(
             return ledger
         if ledger.epoch >= epoch:  # the same number, and not ours: the manifest was put back from a backup
             raise Fenced.by_newer("consumer", "ledger", epoch=epoch, current=ledger.epoch)
+        # No worker grants or acks by a manifest that was claimed after it: what they know, this one has.
+        check_same_queue(ledger.leases, next_sequence=claimed.next_sequence, location=config.manifest_path)
         return ledger.changed(epoch=epoch)
 
     ledger = journal.update(enter).after

@@ -32,10 +32,11 @@ from typing import TypeVar
 from buffer.backoff import Backoff
 from buffer.clock import Clock
 from buffer.config import LeaseConfig
-from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBehindConsumer, QueueBound
+from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBound
 from buffer.journal import Journal
 from buffer.leases.tidying import Tidying
 from buffer.leases.time import QueueTime
+from buffer.ledger.from_workers import queue_behind
 from buffer.ledger.lease_rules import claimed, opened
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
@@ -141,7 +142,7 @@ class LeaseSession:
             return True
         if not claim and section.epoch > 0:
             raise Fenced.by_newer("worker", "queue", epoch=section.epoch, current=max(ledger.epoch, manifest.epoch))
-        self._check_behind(_furthest(section), manifest)
+        self._check_behind(section.furthest, manifest)
         self._enter(self.queue.claim())
         return False
 
@@ -272,7 +273,7 @@ class LeaseSession:
         return section
 
     def _check_fits(self, section: Leases, manifest: Manifest) -> None:
-        known = _furthest(section)
+        known = section.furthest
         if manifest.epoch != section.epoch or known >= manifest.next_sequence:
             raise _Unsettled(section.epoch, manifest.epoch, known)
 
@@ -293,13 +294,7 @@ class LeaseSession:
     def _check_behind(self, known: int, manifest: Manifest) -> None:
         """A manifest that was read after the ledger has all that the ledger tells of. Raises QueueBehindConsumer."""
         if known >= manifest.next_sequence:
-            raise QueueBehindConsumer(
-                f"sequence {known} was delivered, but {self.queue.manifest_path!r} has only ever held sequences below "
-                f"{manifest.next_sequence}: it is another queue, or was restored from a backup",
-                location=self.queue.manifest_path,
-                last_acked=known,
-                next_sequence=manifest.next_sequence,
-            )
+            raise queue_behind(known, manifest.next_sequence, self.queue.manifest_path)
 
     def _stamp(self, clock_ms: int) -> Stamp:
         self._number += 1
@@ -329,12 +324,6 @@ class LeaseSession:
             "consumer reads this queue. Put the ledger back; or pass adopt=True to begin with what the queue holds now",
             location=self._journal.location,
         )
-
-
-def _furthest(section: Leases) -> int:
-    """The last sequence that the section tells of."""
-    last_finished = section.finished[-1][1] if section.finished else section.finished_through
-    return max(last_finished, next(reversed(section.batches), -1))
 
 
 def _other_settings(asked: LeaseConfig, kept: LeaseConfig) -> InvalidConfig:

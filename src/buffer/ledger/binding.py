@@ -16,8 +16,10 @@ from typing import Any
 
 from buffer.errors import CorruptLedger, Fenced, LedgerLost, QueueBound
 from buffer.ledger.envelope import Envelope
-from buffer.ledger.from_workers import begins_there, check_free, workers_of
+from buffer.ledger.from_workers import check_free, check_same_queue, is_between, is_left, workers_of
+from buffer.ledger.leases import Leases
 from buffer.ledger.plan import SECTIONS_OBEYED, Ledger, Plan
+from buffer.names import manifest_path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def bind(
     queue_epoch: int,
     new_queue_id: str,
     first_sequence: int = 0,
+    next_sequence: int | None = None,
     clock_ms: int = 0,
     location: str | None = None,
 ) -> Ledger | None:
@@ -86,15 +89,21 @@ def bind(
 
     None if the queue was consumed before, with nothing to say into what. That is so only if the ledger is still this
     one afterwards: another loader may have given birth to it and claimed since it was read. Workers with leases do say
-    it, as long as the queue begins (`first_sequence`) with what they left. Raises QueueBound while they are at work.
+    it, as long as the queue is as they left it: it begins there (`first_sequence`), and nobody has claimed it since.
+    Raises QueueBound while they are at work, and QueueBehindConsumer if it never held (`next_sequence`) what they had.
 
     Two steps, because the ledger and the queue's epoch are two objects: a consumer that claims between the look at
     the epoch and the making of the ledger is found by the second look.
     """
     workers = workers_of(ledger, location=location)
-    if queue_epoch > 0 and not begins_there(workers, first_sequence):
-        return None
-    if workers is not None:
+    if workers is None:
+        if queue_epoch > 0:
+            return None
+    else:
+        assert ledger is not None
+        _check_same(workers, queue_epoch, next_sequence, location)
+        if not is_left(workers, ledger_epoch=ledger.epoch, queue_epoch=queue_epoch, first_sequence=first_sequence):
+            return None
         check_free(workers, clock_ms)
     if ledger is None:
         return Ledger(queue_id=new_queue_id, **binding.of(new_queue_id))
@@ -113,6 +122,8 @@ def adopt(
     new_queue_id: str,
     location: str,
     may_complete: bool = True,
+    queue_epoch: int | None = None,
+    next_sequence: int | None = None,
     clock_ms: int = 0,
 ) -> Ledger:
     """The ledger of a queue that is taken over, whatever it says now.
@@ -122,7 +133,8 @@ def adopt(
     depends on nothing but itself. With dead letters that is not so. What of the range was set aside for them is not
     known any more, and it would be in no table if it can be loaded now; so without `may_complete` this raises
     LedgerLost. Tables behind the main one got nothing, or joined later. A ledger that fits already stays, unless a
-    table is ahead of its plan or in the middle of it. Raises QueueBound while workers have something in hand.
+    table is ahead of its plan or in the middle of it. Raises QueueBound while workers have something in hand, and
+    QueueBehindConsumer if the queue, read after the ledger, never held what they had.
     """
     furthest = max(committed, *ahead, -1)
     plan = None
@@ -137,12 +149,27 @@ def adopt(
         return ledger
     workers = workers_of(found, location=location)
     if workers is not None:
+        _check_same(workers, queue_epoch, next_sequence, location)
         check_free(workers, clock_ms)
     if len(set(ahead)) > 1:
         raise _strangers(location, committed, ahead)
     if furthest > committed and not may_complete:
         raise _split_unknown(location, committed + 1, furthest)
     return found.changed(**binding.of(found.queue_id), born=True, plan=plan, last_location=None, blocked=None)
+
+
+def _check_same(workers: Leases, queue_epoch: int | None, next_sequence: int | None, location: str | None) -> None:
+    if next_sequence is not None:
+        path = manifest_path_of(location or "")
+        check_same_queue(workers, next_sequence=next_sequence, epoch=queue_epoch, location=path)
+
+
+def may_settle(ledger: Ledger | None, queue_epoch: int) -> bool:
+    """Whether a queue with leases that cannot be bound now may be in a moment: see `is_between`."""
+    workers = workers_of(ledger)
+    if ledger is None or workers is None:
+        return False
+    return is_between(workers, ledger_epoch=ledger.epoch, queue_epoch=queue_epoch)
 
 
 def salvaged(data: bytes, error: CorruptLedger) -> Ledger | None:
@@ -228,7 +255,16 @@ def _split_unknown(location: str, first: int, last: int) -> LedgerLost:
     )
 
 
-def used_before(location: str) -> LedgerLost:
+def used_before(ledger: Ledger | None, location: str) -> LedgerLost:
+    """Why `bind` has no answer to this ledger."""
+    if ledger is not None and "leases" in ledger.sections:
+        return LedgerLost(
+            "the queue was consumed before by another reader than its workers with leases, and the ledger "
+            f"{location!r} does not say what that one has done: some of what waits may be done, some may be gone. Stop "
+            "it, then let a worker open the queue once more, which takes it back, and start the loader when that has "
+            "nothing in hand; or, if no other loader runs, pass adopt=True with an app_id",
+            location=location,
+        )
     return LedgerLost(
         f"the queue was consumed before, and there is no ledger {location!r} that says into what: either it was "
         "deleted, and a half-done commit could be repeated, or a consumer without tables reads this queue, and what "

@@ -1,8 +1,12 @@
-"""What a loader takes over from workers that share a queue by leases, and when it must not. Pure.
+"""What others take over from workers that share a queue by leases, and when they must not. Pure.
 
-The section `leases` stays in the ledger, as it was in the moment of the loader's binding: that is a write of the same
-object, and no worker writes its section into a ledger that names an app. So an ack lands before it, and the batch is
-finished, or never.
+**Sequences mean what the section means only in the queue that the workers had.** A manifest that was put back from a
+backup gives the sequences that it lost once more, to other batches: whoever skipped those as finished would lose them.
+So consumers and loaders look before they take anything over (`check_same_queue`).
+
+A loader is stricter. The section `leases` stays in the ledger, as it was in the moment of the loader's binding: that is
+a write of the same object, and no worker writes its section into a ledger that names an app. So an ack lands before it,
+and the batch is finished, or never.
 
 - **Finished is finished**, in whatever order: the loader skips it, and no range of its spans it.
 - **Given back, delayed, blocked, untouched**: the loader's. It loads whole batches, and what is wrong with one of them
@@ -11,11 +15,12 @@ finished, or never.
 - **On its way to the dead-letter queue**: refused. A parker may be at it; a worker brings it there when it consumes.
 - **Leased**: refused. Workers are at work, and a binding cannot be undone: a loader that was started on the wrong
   queue would take it from them for good. Leases end by themselves once the workers are stopped.
+- **Claimed by somebody else since**: refused (`is_left`). What a plain consumer has acked may still be in the queue.
 """
 
 from __future__ import annotations
 
-from buffer.errors import CorruptLedger, QueueBound
+from buffer.errors import CorruptLedger, QueueBehindConsumer, QueueBound
 from buffer.ledger.envelope import Envelope, WrongField
 from buffer.ledger.leases import LeaseLedger, Leases, Phase
 from buffer.ledger.ranges import Runs
@@ -77,6 +82,43 @@ def all_finished(finished: Runs, first: int, last: int) -> bool:
     return first > last or any(low <= first and last <= high for low, high in finished)
 
 
-def begins_there(leases: Leases | None, first_sequence: int) -> bool:
-    """Whether all that has left the queue, which begins at `first_sequence`, was finished by workers."""
-    return leases is not None and first_sequence <= leases.finished_through + 1
+def is_left(leases: Leases, *, ledger_epoch: int, queue_epoch: int, first_sequence: int) -> bool:
+    """Whether the queue is as workers left it: all that has left it, up to `first_sequence`, was finished by them, and
+    nobody else has claimed it since. A reader acks before it dequeues, so only the epochs tell that it was there."""
+    return leases.epoch == ledger_epoch == queue_epoch and first_sequence <= leases.finished_through + 1
+
+
+def is_between(leases: Leases, *, ledger_epoch: int, queue_epoch: int) -> bool:
+    """Somebody has claimed the manifest and is not in the ledger: a worker will be there soon, if it lives."""
+    return leases.epoch == ledger_epoch < queue_epoch
+
+
+def check_same_queue(leases: Leases, *, next_sequence: int, location: str, epoch: int | None = None) -> None:
+    """Raises QueueBehindConsumer if the manifest, read after the ledger, is behind what the section tells of."""
+    if leases.furthest >= next_sequence:
+        raise queue_behind(leases.furthest, next_sequence, location)
+    if epoch is not None and epoch < leases.epoch:
+        raise QueueBehindConsumer(
+            f"workers claimed {location!r} with epoch {leases.epoch}, and it is at {epoch}: {_WENT_BACK}",
+            location=location,
+            last_acked=leases.furthest,
+            next_sequence=next_sequence,
+        )
+
+
+def queue_behind(known: int, next_sequence: int, location: str) -> QueueBehindConsumer:
+    """The error for a manifest that has never held a sequence which workers had."""
+    return QueueBehindConsumer(
+        f"sequence {known} was delivered, but {location!r} has only ever held sequences below {next_sequence}: "
+        f"{_WENT_BACK}",
+        location=location,
+        last_acked=known,
+        next_sequence=next_sequence,
+    )
+
+
+_WENT_BACK = (
+    "it is another queue, or was restored from a backup. Put the newest manifest back. To begin anew with what this "
+    "one holds, stop all who use the queue and delete its ledger; what workers have finished is not known then, and "
+    "marks of client ids are gone with it"
+)

@@ -130,6 +130,12 @@ class Leases:
         """Gaps in what is finished: something unfinished stands before each run."""
         return len(self.finished)
 
+    @property
+    def furthest(self) -> int:
+        """The last sequence that the section tells of; -1: it tells of none."""
+        last_finished = self.finished[-1][1] if self.finished else self.finished_through
+        return max(last_finished, next(reversed(self.batches), -1))
+
     def now_ms(self, clock_ms: int) -> int:
         return max(clock_ms, self.time_ms)
 

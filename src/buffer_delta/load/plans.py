@@ -19,6 +19,7 @@ from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
 from buffer.errors import CorruptLedger, CorruptManifest, ObjectNotFound
 from buffer.journal import Journal
+from buffer.leases.session import SETTLING
 from buffer.ledger import binding as bindings
 from buffer.ledger import plan as decisions
 from buffer.ledger.binding import Binding
@@ -54,8 +55,10 @@ class Plans:
         """The ledger of this queue, made if this is a fresh queue. Raises QueueBound, LedgerLost.
 
         Workers with leases are shut out by it, if they have nothing in hand: what they have finished stays so.
-        On any other error the ledger is missing, not born, or bound to us: call again.
+        Raises QueueBehindConsumer if the manifest was put back since they had the queue. On any other error the ledger
+        is missing, not born, or bound to us: call again.
         """
+        settling = SETTLING.pauses(self._clock.jitter)
 
         def step() -> Ledger | None:
             """None: look again, whatever became of the write."""
@@ -70,13 +73,17 @@ class Plans:
                 queue_epoch=manifest.epoch,
                 new_queue_id=queue_id,
                 first_sequence=manifest.first_sequence,
+                next_sequence=manifest.next_sequence,
                 clock_ms=self._clock.now_ms(),
                 location=self.location,
             )
             if bound is not None:
                 self._journal.write(seen, bound)
             elif self._journal.read() == ledger:  # else another loader was faster
-                raise bindings.used_before(self.location)
+                pause_s = next(settling, None) if bindings.may_settle(ledger, manifest.epoch) else None
+                if pause_s is None:
+                    raise bindings.used_before(ledger, self.location)
+                self._clock.sleep(pause_s)
             return None
 
         return self._journal.until(step)
@@ -93,11 +100,15 @@ class Plans:
         """Take the queue over, whatever its ledger says: the operator vouches that no other loader runs.
 
         It stays as it is where that is right already, so this may be left switched on. Raises LedgerLost, and nothing
-        has changed, for a range in some tables only that may not be completed without knowing how it was split.
+        has changed, for a range in some tables only that may not be completed without knowing how it was split, and
+        QueueBehindConsumer like `bind`.
         """
         queue_id = self._clock.new_ulid()
-        applied = self._journal.update(
-            lambda ledger, _sent: bindings.adopt(
+
+        def adopted(ledger: Ledger | None, _sent: bool) -> Ledger:
+            # After the ledger, so it has all that workers know. Where there were none, nobody asks.
+            manifest = self._manifest() if ledger is not None and "leases" in ledger.sections else None
+            return bindings.adopt(
                 ledger,
                 binding,
                 committed=committed,
@@ -106,10 +117,12 @@ class Plans:
                 new_queue_id=queue_id,
                 location=self.location,
                 may_complete=may_complete,
+                queue_epoch=manifest.epoch if manifest is not None else None,
+                next_sequence=manifest.next_sequence if manifest is not None else None,
                 clock_ms=self._clock.now_ms(),
-            ),
-            salvage=bindings.salvaged,
-        )
+            )
+
+        applied = self._journal.update(adopted, salvage=bindings.salvaged)
         assert applied.after is not None, "adopting leaves a ledger"
         return applied.after
 
