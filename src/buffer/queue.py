@@ -318,9 +318,9 @@ class QueueConsumer(_Queue):
         """The oldest entry. Raises Fenced."""
         return next(iter(self.read()), None)
 
-    def dequeue(self, through: int, location: str | None = None) -> Manifest:
+    def dequeue(self, through: int, location: str | None = None, *, at: int | None = None) -> Manifest:
         """Remove the entries up to and including `through`. Raises Fenced, QueueBehindConsumer, and ManifestLost if
-        that entry has not the `location` given.
+        that entry, or the one `at` a sequence before it, has not the `location` given.
 
         On a storage error or ContentionError they may be gone or still there: call again, it is idempotent.
         """
@@ -328,7 +328,7 @@ class QueueConsumer(_Queue):
         def shorter(manifest: Manifest, _sent: bool) -> Manifest:
             self._check_holds(manifest, through)
             if location is not None:
-                self._check_same(manifest, through, location)
+                self._check_same(manifest, through if at is None else at, location)
             return self._without(manifest, through)
 
         # From memory, if nobody else wrote: the owner alone dequeues, so what it saw last is where it goes on.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from buffer.consume.consumer import Consumer
-from buffer.errors import Fenced, InvalidHandle, QueueBound
+from buffer.errors import Fenced, InvalidHandle, ManifestLost, QueueBound
 from buffer.leases import Handle, LeaseQueue
 from buffer.ledger.from_workers import check_free, finished_runs
 from tests.leases.lease_support import TIMEOUT_MS, Work
@@ -117,3 +119,100 @@ def test_should_name_a_few_of_many_batches() -> None:
     work.open().consume(15)
     with pytest.raises(QueueBound, match="batches 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 5 more are leased"):
         check_free(work.section(), work.clock.now_ms())
+
+
+# What workers finished at the end of the queue
+
+
+def with_a_finished_end(count: int = 10, given_back: int = 5) -> Work:
+    work = Work(count)
+    with work.open() as queue:
+        held = queue.consume(count).batches
+        queue.ack(held[given_back:])
+        queue.nack(held[:given_back])
+    return work
+
+
+def by_ack_through(consumer: Consumer) -> None:
+    consumer.ack_through(consumer.next_descriptors(999)[-1].sequence)
+
+
+def by_ack_through_in_parts(consumer: Consumer) -> None:
+    for one in consumer.next_descriptors(999):
+        consumer.ack_through(one.sequence, location=one.location)
+
+
+def by_ack(consumer: Consumer) -> None:
+    while (batch := consumer.next_batch()) is not None:
+        consumer.ack(batch.sequence)
+    consumer.flush()
+
+
+def by_iterator(consumer: Consumer) -> None:
+    with consumer.batches(prefetch=2) as batches:
+        for batch in reversed(list(batches)):
+            batches.ack(batch)
+
+
+def by_close(consumer: Consumer) -> None:
+    while (batch := consumer.next_batch()) is not None:
+        consumer.ack(batch.sequence)
+    consumer.close()
+
+
+@pytest.mark.parametrize("read", [by_ack_through, by_ack_through_in_parts, by_ack, by_iterator, by_close])
+@pytest.mark.parametrize("given_back", [1, 5, 150])
+def test_should_leave_nothing_in_the_queue_that_is_done(read: Callable[[Consumer], None], given_back: int) -> None:
+    work = with_a_finished_end(given_back + 5, given_back)
+    read(Consumer.new(work.config(), clock=work.clock))
+    assert len(work.manifest()) == 0
+    work.fill(1)
+    assert [d.sequence for d in Consumer.new(work.config(), clock=work.clock).next_descriptors(9)] == [given_back + 5]
+
+
+def test_should_look_at_the_place_of_the_batch_that_is_acked() -> None:
+    work = with_a_finished_end()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    *_, last = consumer.next_descriptors(100)
+    with pytest.raises(ManifestLost):
+        consumer.ack_through(last.sequence, location="jobs/another")
+    assert len(work.manifest()) == 10
+    consumer.ack_through(last.sequence, location=last.location)
+    assert len(work.manifest()) == 0
+
+
+def test_should_dequeue_at_once_what_nothing_is_left_to_ack_for() -> None:
+    work = Work(4)
+    queue = work.open()
+    queue.ack(queue.consume(4))
+    assert len(work.manifest()) == 4  # its workers did not come to it
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    assert len(work.manifest()) == 0
+    assert consumer.next_batch() is None
+    work.fill(1)
+    batch = consumer.next_batch()
+    assert batch is not None
+    assert batch.sequence == 4
+
+
+def test_should_dequeue_it_when_a_consumer_died_before_it_did() -> None:
+    """As a release did that left it: 5 to 9 are done, and all before them is acked and gone."""
+    work = with_a_finished_end()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    consumer._position._queue.dequeue(4)
+    assert work.manifest().first_sequence == 5
+    for last_acked in (None, 4):
+        Consumer.new(work.config(), last_acked, clock=work.clock)
+        assert len(work.manifest()) == 0
+
+
+def test_should_keep_what_came_after_it() -> None:
+    work = with_a_finished_end()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    found = consumer.next_descriptors(100)
+    work.fill(2)
+    consumer.ack_through(found[-1].sequence)
+    assert [d.sequence for d in work.manifest()][-2:] == [10, 11]
+    assert [d.sequence for d in consumer.next_descriptors(100)] == [10, 11]
+    consumer.ack_through(11)
+    assert len(work.manifest()) == 0

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from buffer.clock import SystemClock
-from buffer.config import ConsumerConfig
+from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import StorageError
+from buffer.leases import LeaseQueue
 from buffer.ledger.binding import Binding
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.names import ledger_path
@@ -106,3 +107,56 @@ def test_should_not_take_a_store_that_fails_for_an_idle_queue(memory: Store) -> 
     loaded(memory)
     with pytest.raises(StorageError):
         is_idle(FaultyStore(memory, [Fault.before("get")]), config(memory))
+
+
+# After workers with leases
+
+
+def taken_over(store: Store, *, loads: bool = True) -> None:
+    """Of six batches workers have finished 0 and 3 to 5, and a loader loads 1 and 2, or nothing yet."""
+    fill(store, 6)
+    consumes = ConsumerConfig(store=store, manifest_path=MANIFEST, gc_enabled=False)
+    with LeaseQueue.open(consumes, LeaseConfig()) as queue:
+        held = queue.consume(6).batches
+        queue.ack([held[0], *held[3:]])
+        queue.nack(held[1:3])
+    plans = Plans(store, MANIFEST, SystemClock())
+    plans.bind(Binding("app", ("t",)))
+    consumer = Consumer.new(consumes)
+    plans.enter(consumer.epoch, Binding("app", ("t",)), taken_over=True)
+    if loads:
+        _, two = consumer.next_descriptors(9)
+        plan = Plan(after=-1, first=1, last=2, digest="d", table_ids={"t": None})
+        plans.plan(consumer.epoch, None, plan, next_sequence=6, last_location=two.location)
+        consumer.ack_through(two.sequence, location=two.location)
+
+
+def test_should_be_idle_when_workers_have_finished_what_lies_behind_the_last_plan(memory: Store) -> None:
+    taken_over(memory)
+    assert is_idle(memory, config(memory))
+    fill(memory, 1)
+    assert not is_idle(memory, config(memory))
+
+
+def test_should_start_while_something_waits_that_workers_gave_back(memory: Store) -> None:
+    taken_over(memory, loads=False)
+    assert not is_idle(memory, config(memory))
+
+
+def test_should_be_idle_on_a_queue_of_which_workers_have_finished_everything(memory: Store) -> None:
+    fill(memory, 3)
+    consumes = ConsumerConfig(store=memory, manifest_path=MANIFEST, gc_enabled=False)
+    queue = LeaseQueue.open(consumes, LeaseConfig())
+    queue.ack(queue.consume(3))
+    plans = Plans(memory, MANIFEST, SystemClock())
+    plans.bind(Binding("app", ("t",)))
+    assert not is_idle(memory, config(memory))
+    plans.enter(Consumer.new(consumes).epoch, Binding("app", ("t",)), taken_over=True)
+    assert is_idle(memory, config(memory))
+
+
+def test_should_start_where_the_workers_part_is_damaged(memory: Store) -> None:
+    taken_over(memory)
+    ledger = memory.get(ledger_path(MANIFEST)).data
+    memory.put(ledger_path(MANIFEST), ledger.replace(b'"finished_through"', b'"finished_thru"'))
+    assert not is_idle(memory, config(memory))

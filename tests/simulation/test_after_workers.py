@@ -219,3 +219,36 @@ def test_should_look_again_when_a_worker_writes_between_the_look_and_the_binding
                 assert self.drain(host) == [(3, 3), (6, 6)]
 
     tell(Meanwhile)
+
+
+def test_should_leave_no_end_of_the_queue_that_nobody_loads() -> None:
+    """So that a loader with nothing to do is not started for it."""
+
+    class Ends(Left):
+        def tell(self, host: Host) -> None:
+            queue = self.workers(host)
+            queue.ack(list(queue.consume(9))[-1])  # 6
+            host.clock.sleep(LEASES.visibility_timeout_ms / 1000)
+            assert self.drain(host) == [(1, 1), (3, 3)]
+            manifest = Manifest.from_bytes(host.store.get(MANIFEST_PATH).data)
+            assert (len(manifest), manifest.next_sequence) == (0, 7)
+            assert self.drain(host) == []
+
+    tell(Ends)
+
+
+def test_should_leave_the_queue_to_a_consumer_that_has_dequeued_nothing_yet() -> None:
+    class Running(Left):
+        def tell(self, host: Host) -> None:
+            self.workers(host)
+            consumer = Consumer.new(ConsumerConfig(store=host.store, gc_enabled=False), clock=host.clock)
+            batch = consumer.next_batch()
+            assert batch is not None
+            consumer.ack(batch.sequence)
+            before = self.objects(host)
+            with pytest.raises(LedgerLost, match="consumed before"):
+                self.loader(host).open()
+            assert self.objects(host) == before
+            assert consumer.next_batch() is not None, "it was not fenced"
+
+    tell(Running)

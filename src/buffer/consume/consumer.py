@@ -86,10 +86,12 @@ class Consumer:
         """Claim the queue, which fences any other consumer, and dequeue through `last_acked`, in one write.
 
         Reading starts after `last_acked`; where it is None, at the oldest batch there is. An empty store is an
-        empty queue. A queue that workers share by leases is taken over from them: what they have finished is skipped,
-        and what was on its way to their dead-letter queue is brought there first (LocationRefused, BatchTooLarge).
-        Raises QueueBehindConsumer if the queue never held `last_acked`, ManifestLost if there was a
-        manifest and it is gone; then nothing was claimed. After ContentionError or StorageError it may have been.
+        empty queue. A queue that workers share by leases is taken over from them: what they have finished is skipped
+        (and leaves the queue with what is acked, at its head at once), and what was on its way to their dead-letter
+        queue is brought there first (LocationRefused, BatchTooLarge).
+        Raises QueueBehindConsumer if the queue never held `last_acked`, ManifestLost if there was a manifest and it is
+        gone; then nothing was claimed. After ContentionError or StorageError it may have been. Raises
+        QueueBehindConsumer, too, if the queue never held what workers had; then it was claimed, and not taken over.
         """
         if last_acked is not None and (
             not isinstance(last_acked, int) or isinstance(last_acked, bool) or last_acked < 0
@@ -123,6 +125,8 @@ class Consumer:
             finished=leases.finished if leases else (),
             on_fenced=collector.stop if collector else lambda: None,
         )
+        if leases is not None:
+            position.drop_finished()
         consumer = cls(config, store, handle, position, claimed.epoch, collector, leases)
         if collector is not None:
             collector.start()

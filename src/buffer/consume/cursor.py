@@ -5,6 +5,8 @@
 Rules:
 - Durable first, memory after: a dequeue that fails leaves every mark where it was. Whether it landed or not,
   repeating the call is right: a dequeue of what is gone changes nothing.
+- What workers with leases have finished is nobody's to ack: it leaves with the ack of what comes after it; at the end
+  of the queue with the one before it; at its head when the queue is taken over.
 - Acks are dequeued every `ACKS_PER_DEQUEUE`; what a crash leaves between is handed out again by the next consumer.
 - A batch that was acked before an older one (`ack_any`) waits for it here, whichever iterator handed it out. One that
   is **in hand** was handed out by an iterator with `auto_ack`: asking for the next one, in any way, acks it.
@@ -250,6 +252,15 @@ class Position:
             self._dequeue(sequence, location)
             self._acked(sequence, 0)
 
+    def drop_finished(self) -> None:
+        """Dequeue what workers have finished at the head of the queue: nothing is acked before it that would take it
+        along. Costs nothing where there is none. On any error call again."""
+        with self._lock:
+            first = self._seen.first_sequence
+            through = self.past(max(self._next_ack, first)) - 1
+            if through >= first:
+                self._dequeue(through)
+
     def flush(self) -> None:
         """Dequeue what is acked. Raises Fenced even if there is nothing to dequeue."""
         with self._lock:
@@ -291,8 +302,12 @@ class Position:
         self._measure()
         return self._seen
 
-    def _dequeue(self, through: int, location: str | None = None) -> None:
-        self._owned(lambda: self._queue.dequeue(through, location))
+    def _dequeue(self, sequence: int, location: str | None = None) -> None:
+        """Up to `sequence`, which is at `location`. What workers have finished behind it goes along where nothing comes
+        after that: else the ack of what does takes it."""
+        following = self.past(sequence + 1)
+        through = sequence if following < self._seen.next_sequence else following - 1
+        self._owned(lambda: self._queue.dequeue(through, location, at=sequence))
 
     def _acked(self, sequence: int, pending: int) -> None:
         while (following := self.past(sequence + 1)) in self._ahead:

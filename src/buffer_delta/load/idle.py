@@ -5,7 +5,8 @@ It says so only if nothing at all is pending, by what queue and ledger tell toge
     the manifest has no entries             nothing waits, and no range is committed but not acked: an ack dequeues
     its epoch is the ledger's               since that loader entered, nobody else has claimed or dequeued anything
     the last plan ends with the queue       all that was ever in the queue was planned, so those acks were the loader's,
-                                            which acks what is in its tables; a range that is only planned still waits
+                                            which acks what is in its tables; a range that is only planned still waits.
+                                            What workers with leases have finished behind it was nobody's to plan
     app and tables are the ledger's         as they are spelled; with others the start has something to say
     the ledger blocks nothing, and no operator's decision (adopt, on_gap) waits to be carried out
 
@@ -19,6 +20,7 @@ between leaves entries or plans that are not in the ledger we read. Both mean "n
 from __future__ import annotations
 
 from buffer.errors import BufferQueueError, ObjectNotFound, StorageError
+from buffer.ledger.from_workers import all_finished, finished_runs, workers_of
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
 from buffer.names import ledger_path
@@ -32,17 +34,19 @@ def is_idle(store: CanGet, config: LoaderConfig) -> bool:
         path = ledger_path(config.manifest_path)
         ledger = Ledger.from_bytes(store.get(path).data, location=path)
         manifest = Manifest.from_bytes(store.get(config.manifest_path).data, location=config.manifest_path)
+        return has_nothing_pending(ledger, manifest, config)
     except ObjectNotFound:
         return False
     except StorageError:
         raise
     except BufferQueueError:
         return False  # damaged, or of another release: the start has the words for it
-    return has_nothing_pending(ledger, manifest, config)
 
 
 def has_nothing_pending(ledger: Ledger, manifest: Manifest, config: LoaderConfig) -> bool:
+    """Raises CorruptLedger."""
     last_planned = ledger.plan.last if ledger.plan is not None else -1
+    finished = finished_runs(workers_of(ledger))
     return (
         ledger.born
         and ledger.blocked is None
@@ -51,5 +55,6 @@ def has_nothing_pending(ledger: Ledger, manifest: Manifest, config: LoaderConfig
         and list(ledger.tables) == config.tables()
         and len(manifest) == 0
         and manifest.epoch == ledger.epoch
-        and manifest.next_sequence == last_planned + 1
+        and manifest.next_sequence > last_planned
+        and all_finished(finished, last_planned + 1, manifest.next_sequence - 1)
     )
