@@ -305,9 +305,11 @@ class Position:
     def _dequeue(self, sequence: int, location: str | None = None) -> None:
         """Up to `sequence`, which is at `location`. What workers have finished behind it goes along where nothing comes
         after that: else the ack of what does takes it."""
-        following = self.past(sequence + 1)
-        through = sequence if following < self._seen.next_sequence else following - 1
-        self._owned(lambda: self._queue.dequeue(through, location, at=sequence))
+        last = self.past(sequence + 1) - 1
+        if sequence < last and last + 1 >= self._seen.next_sequence:
+            self._owned(lambda: self._queue.dequeue(last, location, at=sequence))
+        else:
+            self._owned(lambda: self._queue.dequeue(sequence, location))
 
     def _acked(self, sequence: int, pending: int) -> None:
         while (following := self.past(sequence + 1)) in self._ahead:
