@@ -85,6 +85,8 @@ class Manifest:
     _data: bytes = field(repr=False)
     _place: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
     """Entries and bytes before the last place read, so that reading on does not start over."""
+    _far: tuple[int, int] = field(default=(0, 0), repr=False, compare=False)
+    """The same for `newest`, which is asked beside a reader that goes through the entries: neither moves the other."""
     _location: str | None = field(default=None, repr=False, compare=False)
     """Where it was read, for the errors that its bytes may still hold."""
 
@@ -161,15 +163,29 @@ class Manifest:
 
     def following(self, earlier: Manifest) -> Manifest:
         """This manifest, read after `earlier`: entries known to stand at the same place are not walked again."""
-        steps, offset = earlier._place
-        if (
-            self.first_sequence == earlier.first_sequence
-            and self.entry_count >= steps
-            # A manifest that was replaced may have other entries there: only the same bytes end at the same place.
-            and self._data.startswith(earlier._body[:offset])
-        ):
-            object.__setattr__(self, "_place", (steps, offset))
+        for memo in ("_place", "_far"):
+            steps, offset = getattr(earlier, memo)
+            if (
+                self.first_sequence == earlier.first_sequence
+                and self.entry_count >= steps
+                # A manifest that was replaced may have other entries there: only the same bytes end at the same place.
+                and self._data.startswith(earlier._body[:offset])
+            ):
+                object.__setattr__(self, memo, (steps, offset))
         return self
+
+    def oldest(self) -> BatchDescriptor | None:
+        """The first entry, if there is one."""
+        return _parse_entry(self._body, 0, self.first_sequence, self._location)[0] if self.entry_count else None
+
+    def newest(self) -> BatchDescriptor | None:
+        """The last entry, if there is one. The walk to it is made once."""
+        if not self.entry_count:
+            return None
+        target = self.entry_count - 1
+        place = self._walk(target, max(known for known in ((0, 0), self._place, self._far) if known[0] <= target))
+        object.__setattr__(self, "_far", place)  # a memo, not part of the value
+        return _parse_entry(self._body, place[1], self.next_sequence - 1, self._location)[0]
 
     def read(self, sequence: int) -> BatchDescriptor | None:
         """The entry with exactly this sequence, if it is here."""
@@ -221,10 +237,15 @@ class Manifest:
 
     def _seek(self, sequence: int) -> tuple[int, int]:
         """How many entries, and bytes, lie before `sequence`."""
+        target = min(max(sequence - self.first_sequence, 0), self.entry_count)
+        place = self._walk(target, self._place)
+        object.__setattr__(self, "_place", place)  # a memo, not part of the value
+        return place
+
+    def _walk(self, target: int, known: tuple[int, int]) -> tuple[int, int]:
+        """The place behind the first `target` entries. `known` is such a place; the walk begins there if it can."""
         first, body = self.first_sequence, self._body
-        target = min(max(sequence - first, 0), self.entry_count)
-        place = self._place  # looked at once: another thread may be reading the same value
-        steps, offset = place if place[0] <= target else (0, 0)
+        steps, offset = known if known[0] <= target else (0, 0)
         end = len(body)
         unpack = _HOP.unpack_from
         for expected in range(first + steps, first + target):
@@ -238,7 +259,6 @@ class Manifest:
             offset += 4 + length
         if target == self.entry_count:
             self._check_end(offset)
-        object.__setattr__(self, "_place", (target, offset))  # a memo, not part of the value
         return target, offset
 
     def _check_end(self, offset: int) -> None:

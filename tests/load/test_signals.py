@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import Any
 
 import pytest
 
@@ -35,3 +36,31 @@ def test_should_leave_signals_alone_where_they_are_not_its_own() -> None:
     thread.start()
     thread.join()
     assert seen == [before, before]
+
+
+@pytest.mark.parametrize("numbers", [{signal.SIGINT}, {signal.SIGTERM}, {signal.SIGINT, signal.SIGTERM}])
+def test_should_raise_the_blocks_own_error_where_a_handler_was_not_set_from_python(
+    monkeypatch: pytest.MonkeyPatch, numbers: set[signal.Signals]
+) -> None:
+    """A host process, a JVM say, may have installed its own before: Python knows nothing of it but None."""
+    real_set, real_get, foreign = signal.signal, signal.getsignal, set(numbers)
+    before = {number: real_get(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def set_handler(number: signal.Signals, handler: Any) -> Any:
+        earlier = real_set(number, handler)
+        if number not in foreign:
+            return earlier
+        foreign.discard(number)
+        return None
+
+    monkeypatch.setattr(signal, "signal", set_handler)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number in foreign else real_get(number))
+    try:
+        with pytest.raises(RuntimeError, match="the loader's own"), stopped_by_signals(StopFlag(), handle=True):
+            assert not foreign, "ours are installed"
+            raise RuntimeError("the loader's own")
+        assert {real_get(number) for number in numbers} == {signal.SIG_DFL}
+        assert all(real_get(number) is before[number] for number in before.keys() - numbers)
+    finally:
+        for number, handler in before.items():
+            real_set(number, handler)

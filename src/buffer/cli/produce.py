@@ -78,7 +78,8 @@ class _Signals:
         """The items, until a signal came: `items` notice it by `came` and raise Stopped."""
         with ExitStack() as stack:
             for number in self.CODES:
-                stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
+                earlier = signal.signal(number, self._on_signal)
+                stack.callback(signal.signal, number, earlier or signal.SIG_DFL)  # None: was not set from Python
             with suppress(Stopped):
                 yield from items
 

@@ -219,10 +219,17 @@ def queue_status(
 
 
 def status_of(
-    store: str, manifest_path: str, manifest: Manifest, ledger: Ledger | None, objects: Objects | None, *, now_ms: int
+    store: str,
+    manifest_path: str,
+    manifest: Manifest,
+    ledger: Ledger | None,
+    objects: Objects | None,
+    *,
+    now_ms: int,
+    times: tuple[int | None, int | None] | None = None,
 ) -> QueueStatus:
-    """What was read, as one value. `store` is the store's public URL."""
-    oldest, newest = ingestion_times(manifest)
+    """What was read, as one value. `store` is the store's public URL; `times` the `ingestion_times`, if known."""
+    oldest, newest = times or ingestion_times(manifest)
     return QueueStatus(
         store=store,
         manifest=manifest_path,
@@ -244,8 +251,7 @@ def ingestion_times(manifest: Manifest) -> tuple[int | None, int | None]:
 
     Of a batch without metadata the name tells when it was made.
     """
-    oldest, newest = manifest.read(manifest.first_sequence), manifest.read(manifest.next_sequence - 1)
-    return _entry_time_ms(oldest, 0), _entry_time_ms(newest, -1)
+    return _entry_time_ms(manifest.oldest(), 0), _entry_time_ms(manifest.newest(), -1)
 
 
 def _entry_time_ms(entry: BatchDescriptor | None, item: int) -> int | None:

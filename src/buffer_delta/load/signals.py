@@ -24,8 +24,11 @@ def stopped_by_signals(stop: StopFlag, *, handle: bool) -> Iterator[None]:
             raise KeyboardInterrupt(f"second {signal.Signals(number).name}")
         stop.set()
 
-    earlier = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None is a handler that was not set from Python: nobody can put that one back, and `signal` refuses it.
+    earlier = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in earlier:
+            signal.signal(number, on_signal)
         yield
     finally:
         for number, handler in earlier.items():

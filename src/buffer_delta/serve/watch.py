@@ -19,7 +19,7 @@ from typing import Protocol
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig
 from buffer.errors import BufferQueueError, ObjectNotFound
-from buffer.inspect.status import QueueStatus, read_manifest, status_of
+from buffer.inspect.status import QueueStatus, ingestion_times, read_manifest, status_of
 from buffer.leases.values import stats_of
 from buffer.ledger.clients import Clients, ClientsView, hole
 from buffer.ledger.leases import LeaseLedger, Leases
@@ -82,10 +82,24 @@ class _Seen:
     ledger: Ledger | None = None
     ledger_version: Version = ""
     leases: Leases | None = None
+    """The section, whoever has the queue now."""
     section: Clients | None = None
     clients: ClientFacts | None = None
     sizes: tuple[int, ...] | None = None
     """Stored bytes of the first 0, 1, 2, … batches of `manifest`; None: not counted."""
+
+    @property
+    def workers(self) -> Leases | None:
+        """The section while the queue is the workers': their epoch is the ledger's and the manifest's.
+
+        It stays where it is when another reader takes the queue over, and nobody writes it any more. What it says then
+        of depth and leases was true once. A loader names itself in the ledger, a consumer puts its epoch there, one
+        that knows no ledger has its epoch in the manifest alone.
+        """
+        leases, ledger, manifest = self.leases, self.ledger, self.manifest
+        if leases is None or ledger is None or manifest is None or ledger.app_id is not None:
+            return None
+        return leases if leases.epoch == ledger.epoch == manifest.epoch else None
 
     def bytes_in(self, manifest: Manifest | None) -> int | None:
         """Of the batches of this manifest, ours or a newer one: without those that came since our look."""
@@ -118,6 +132,8 @@ class Watch:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._seen = _Seen()
+        self._timed: tuple[Manifest, tuple[int | None, int | None]] | None = None
+        """The manifest that was told of last, and what `ingestion_times` says of it."""
         self._problem: str | None = None
         self._looked_s = self._moved_s = self._clock.monotonic_s()
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
@@ -149,7 +165,7 @@ class Watch:
         """Everything that can fail for what an object holds fails here, not where somebody asks."""
         ledger, ledger_version, leases, section = self._read_ledger()
         manifest, version = self._read_manifest()
-        status_of(self._store.url, self._path, manifest, ledger, None, now_ms=self._clock.now_ms())
+        self._status_of(manifest, ledger, self._clock.now_ms())
         if leases is not None:
             stats_of(leases, manifest.next_sequence, self._clock.now_ms())
         same = (version, ledger_version) == (self._seen.manifest_version, self._seen.ledger_version)
@@ -183,7 +199,8 @@ class Watch:
         if found is None:
             assert seen.manifest is not None, "it was asked for as a change"
             return seen.manifest, seen.manifest_version
-        return Manifest.from_bytes(found.data, location=self._path), found.version
+        manifest = Manifest.from_bytes(found.data, location=self._path)
+        return manifest.following(seen.manifest) if seen.manifest is not None else manifest, found.version
 
     def _read_ledger(self) -> tuple[Ledger | None, Version, Leases | None, Clients | None]:
         seen, path = self._seen, ledger_path(self._path)
@@ -212,10 +229,10 @@ class Watch:
         manifest = _newer(seen.manifest, known)
         queue = None
         if manifest is not None:
-            queue = status_of(self._store.url, self._path, manifest, seen.ledger, None, now_ms=now_ms)
+            queue = self._status_of(manifest, seen.ledger, now_ms)
         leases = None
-        if seen.leases is not None and manifest is not None:
-            leases = stats_of(seen.leases, manifest.next_sequence, now_ms)
+        if seen.workers is not None and manifest is not None:
+            leases = stats_of(seen.workers, manifest.next_sequence, now_ms)
         return Status(
             time_ms=now_ms,
             queue=queue,
@@ -229,6 +246,13 @@ class Watch:
             backlog_bytes=seen.bytes_in(manifest),
             limits=self._limits,
         )
+
+    def _status_of(self, manifest: Manifest, ledger: Ledger | None, now_ms: int) -> QueueStatus:
+        """Whoever asks again about the same manifest costs no second walk to its end, and no parse of its entries."""
+        timed = self._timed  # looked at once: another thread may be asking
+        if timed is None or timed[0] is not manifest:
+            self._timed = timed = (manifest, ingestion_times(manifest))
+        return status_of(self._store.url, self._path, manifest, ledger, None, now_ms=now_ms, times=timed[1])
 
     def history(self) -> list[Sample]:
         """The last hour, the newest last."""
@@ -296,7 +320,7 @@ def _has_moved(before: _Seen, now: _Seen) -> bool:
     """Whether somebody took something from the queue, or there is nothing to take."""
     if before.manifest is None or now.manifest is None or not now.manifest.entry_count:
         return True
-    if before.leases is not None and now.leases is not None and before.leases != now.leases:
+    if before.workers != now.workers:  # one of them wrote, or others have the queue now
         return True
     return before.manifest.first_sequence != now.manifest.first_sequence
 
