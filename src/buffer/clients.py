@@ -152,6 +152,11 @@ class ClientGuard:
         self._own = now.mark
         return now.durable_seq
 
+    @property
+    def own(self) -> Mark | None:
+        """The mark that it left in the queue last, or found there when it opened."""
+        return self._own
+
     def check(self, manifest: Manifest, group: AppendGroup) -> None:
         """Raises IdempotencyConflict if a call of the group is in the queue, or a twin is at work, and MarksLost."""
         now = self._look(manifest)

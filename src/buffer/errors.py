@@ -42,7 +42,7 @@ Facts are attributes (`error.location`), and every error survives pickling: Spar
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from buffer.root_error import BufferQueueError as BufferQueueError
 
@@ -168,6 +168,14 @@ class AppendOutcomeUnknown(BufferQueueError):
     expected_sequence: int
 
 
+class Doubt(NamedTuple):
+    """Calls of a client, by number, that are in the queue by their mark, and what is known of their batch."""
+
+    first: int
+    last: int
+    error: AppendOutcomeUnknown
+
+
 class QueueFull(BufferQueueError):
     """The queue holds more batches than `max_depth` allows. Nothing was accepted: call again later."""
 
@@ -182,9 +190,9 @@ class IdempotencyConflict(BufferQueueError):
     Either the call is a replay, and then it is in the queue; or another producer uses the same client id. Also where
     the queue holds a call of the client that this producer did not make since it opened, whatever its number is.
 
-    A call is in the queue by its entry. The one exception is a call that failed with BatchCollected, or stopped its
-    producer because nobody could see whether its batch was collected: that entry may have no batch. Produce those
-    entries again under a new client_seq, and do not take a conflict on the old one for success.
+    Before anybody says so the batch is looked at. A call whose entry is in the queue without one, after an append that
+    landed a day too late, fails with BatchCollected instead, each time it is repeated while that entry waits: produce
+    its entries again under a new client_seq. Where nobody can see the batch it is AppendOutcomeUnknown: repeat it.
     """
 
     client_id: str
@@ -193,6 +201,8 @@ class IdempotencyConflict(BufferQueueError):
     """The client's mark: the largest client_seq in the queue so far."""
     in_queue: bool | None
     """Whether that very call is in the queue; None where a twin may have used its number."""
+    doubts: tuple[Doubt, ...]
+    """Of a batch of several calls: those that are in the queue by their mark, and perhaps without a batch."""
 
     @classmethod
     def of(cls, client_id: str, client_seq: int, *, durable_seq: int, in_queue: bool | None) -> Self:
@@ -229,9 +239,18 @@ class IdempotencyConflict(BufferQueueError):
             in_queue=False,
         )
 
+    def doubted(self, doubts: tuple[Doubt, ...]) -> Self:
+        """The same of a batch some of whose calls are in the queue by their mark only."""
+        error = type(self)(f"{self.message}. But: {doubts[0].error}", **{**self.facts, "doubts": doubts})
+        error.__cause__ = doubts[0].error
+        return error
+
     def for_call(self, client_seq: int | range) -> BufferQueueError:
         """What this conflict of a batch means for one of the calls in it."""
-        first = client_seq[0] if isinstance(client_seq, range) else client_seq
+        first, last = (client_seq[0], client_seq[-1]) if isinstance(client_seq, range) else (client_seq, client_seq)
+        for doubt in self.doubts or ():
+            if doubt.first <= last and first <= doubt.last:
+                return doubt.error
         if first > self.durable_seq:
             return ProducerStopped.after(self, self.client_id, first)
         return type(self).of(self.client_id, first, durable_seq=self.durable_seq, in_queue=self.in_queue)

@@ -57,8 +57,8 @@ def test_should_raise_the_blocks_own_error_where_a_handler_was_not_set_from_pyth
     monkeypatch.setattr(signal, "getsignal", lambda number: None if number in foreign else real_get(number))
     try:
         with pytest.raises(RuntimeError, match="the loader's own"), stopped_by_signals(StopFlag(), handle=True):
-            assert not foreign, "ours are installed"
             raise RuntimeError("the loader's own")
+        assert not foreign, "ours were installed"
         assert {real_get(number) for number in numbers} == {signal.SIG_DFL}
         assert all(real_get(number) is before[number] for number in before.keys() - numbers)
     finally:

@@ -39,7 +39,9 @@ def interruptible() -> Iterator[None]:
         yield
         return
     _noted.clear()
-    earlier = signal.signal(signal.SIGINT, _on_signal) or signal.SIG_DFL  # None: not set from Python, cannot be put back
+    earlier = (
+        signal.signal(signal.SIGINT, _on_signal) or signal.SIG_DFL
+    )  # None: not set from Python, cannot be put back
     try:
         yield
     finally:

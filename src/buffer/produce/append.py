@@ -23,10 +23,11 @@ Rules:
   knows only the largest client_seq of a client. If a later call got in where an earlier one failed, the earlier one,
   repeated, would be taken for a replay, and be lost. For the same reason nothing of a group is written if one of its
   calls is at or below the mark: what is not fails, too, and is batched anew by whoever repeats it.
-  Nothing is ever unknown then: an append that might still land when time is up is a call to be repeated, and whoever
-  repeats it finds out. One exception: a late win whose batch is gone (`BatchCollected`). Its entry is in the queue,
-  with its mark, and no repetition changes that: its entries are produced again under a new client_seq. It stops the
-  producer like any other failure, so that what comes later does not overtake it.
+  An append that might still land when time is up is a call to be repeated, and whoever repeats it finds out. A late
+  win is not: its entry is in the queue, with its mark, and no repetition changes that. It fails with what the look
+  said: its batch is gone (`BatchCollected`: its entries are produced again under a new client_seq), or nobody could see
+  it. It stops the producer like any other failure, so that what comes later does not overtake it. And a conflict, of
+  this run or a later one, says that a call is in the queue only after a look at its batch: `replays.py`.
 - The process dies: a batch is in the queue or it is not; no handle said durable before it was. What was
   uploaded and not appended is an orphan that the collector removes.
 """
@@ -47,16 +48,18 @@ from buffer.clock import Clock
 from buffer.config import MIB, ProducerConfig
 from buffer.errors import (
     AppendOutcomeUnknown,
-    BatchCollected,
     BufferQueueError,
     ContentionError,
+    IdempotencyConflict,
     ProducerStopped,
     StorageError,
 )
 from buffer.manifest import Manifest
+from buffer.marks import Mark
 from buffer.produce.durability import Durable, Settled
 from buffer.produce.groups import LateLook, append_group, count_flushed, queue_producer, rename_stale
 from buffer.produce.intake import PendingBatch
+from buffer.produce.replays import Replays
 from buffer.produce.upload import name_valid_s, put_under_new_name
 from buffer.store.base import CanHead, CanPut, CanSwap
 
@@ -110,6 +113,10 @@ class Committer:
                 client_id, store, config.manifest_path, clock, timeout_s=config.append_timeout_s
             )
         self._late_look = LateLook(store, clock, config)
+        self._config = config
+        self.replays: Replays | None = None if client_id is None else Replays(client_id, store, clock, config)
+        """Of calls that were in the queue when this one opened."""
+        self._opened_at: Mark | None = None
         self._lock = threading.Lock()  # guards what follows; held for moments only
         self._pending: deque[PendingBatch] = deque()
         self._settling: set[int] = set()
@@ -124,7 +131,15 @@ class Committer:
         """
         guard = self._queue.guard
         assert isinstance(guard, ClientGuard), "only a client opens"
-        return guard.open(self._queue.read)
+        durable_seq = guard.open(self._queue.read)
+        self._opened_at = guard.own
+        return durable_seq
+
+    def check_opened(self) -> None:
+        """Look at what earlier runs appended last, if that may have been too late. Raises BatchCollected, or
+        AppendOutcomeUnknown if nobody can see it. Safe from any thread."""
+        assert self.replays is not None, "only a client opens"
+        self.replays.check_newest(self._opened_at)
 
     @property
     def seen(self) -> Manifest | None:
@@ -204,6 +219,8 @@ class Committer:
             self._fail(self._out_of_time(), error)
         except StorageError as error:
             self._fail(self._out_of_time() if error.retryable else group or self._ready(), error)
+        except IdempotencyConflict as error:
+            self._fail(group or self._ready(), self._looked_at(error))
         except BufferQueueError as error:
             self._fail(group or self._ready(), self._to_be_repeated(error, group))
         except Exception as error:  # noqa: BLE001 - whatever it was, the handles must learn of it
@@ -223,9 +240,9 @@ class Committer:
             if isinstance(outcome, Durable):
                 settled.append((batch, outcome))
                 continue
-            errors.append(self._to_be_repeated(outcome, [batch]))
-            _drop_locals(errors[-1])
-            settled.append((batch, errors[-1]))
+            errors.append(outcome)  # with a client id, too: the mark is in the queue, so no repetition tells more
+            _drop_locals(outcome)
+            settled.append((batch, outcome))
         if errors and self._client_id is not None:
             settled += self._stop(group, errors[0])  # the group is in the queue: those behind it are not
         self._settle(settled)
@@ -270,11 +287,18 @@ class Committer:
         ]
 
     def _to_be_repeated(self, error: BufferQueueError, group: list[PendingBatch]) -> BufferQueueError:
-        """With a client id what is unknown needs no look: it is repeated, and found out then. What is collected is
-        known: its mark is in the queue, and its batch is not."""
-        if self._client_id is None or isinstance(error, BatchCollected) or not isinstance(error, AppendOutcomeUnknown):
+        """With a client id it needs no look whether an append has landed: it is repeated, and found out then."""
+        if self._client_id is None or not isinstance(error, AppendOutcomeUnknown):
             return error
         return ProducerStopped.after(error, self._client_id, group[0].first_seq if group else None)
+
+    def _looked_at(self, conflict: IdempotencyConflict) -> IdempotencyConflict:
+        """Somebody, an older run of this client say, was faster: are the batches of those calls there?"""
+        if self._client_id is None or conflict.client_seq > conflict.durable_seq:
+            return conflict
+        replays = Replays(self._client_id, self._store, self._clock, self._config)  # anew: it came after we opened
+        doubts = replays.doubts(conflict.client_seq, conflict.durable_seq)
+        return conflict.doubted(doubts) if doubts else conflict
 
     def _unforeseen(self, group: list[PendingBatch], cause: BaseException) -> AppendOutcomeUnknown:
         error = AppendOutcomeUnknown(

@@ -57,6 +57,13 @@ class ClientSeqs:
         self.next = last + 1
         self._last = handle.batch_watcher
 
+    def is_earlier(self, given: int | range) -> bool:
+        """Whether a call with this number, or a part of it, is of an earlier run, by where the client was at first.
+
+        Its batch is looked at before anybody says that it is in the queue (`replays.py`): `replayed` reads nothing.
+        """
+        return (given[0] if isinstance(given, range) else given) <= self.opened_at
+
     def replayed(self, given: int | range, now_ms: int) -> WriteHandle:
         """The handle of a call whose number was used already. It settles when the calls before it have."""
         first, last = (given[0], given[-1]) if isinstance(given, range) else (given, given)
@@ -83,7 +90,10 @@ class ClientSeqs:
 
 
 def is_overtaken(error: BaseException | None) -> bool:
-    """Whether a failure began with a conflict: an append of an earlier run has landed since this one opened."""
+    """Whether a failure began with a conflict: an append of an earlier run has landed since this one opened.
+
+    Not if its batch is in doubt: nobody goes on behind that.
+    """
     while error is not None and not isinstance(error, IdempotencyConflict):
         error = error.__cause__
-    return error is not None
+    return error is not None and not error.doubts

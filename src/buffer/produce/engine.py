@@ -62,6 +62,7 @@ class ProducerEngine:
         self._intake = Intake(config, clock)
         self._committer = Committer(store, clock, config, self._on_settled, client_id)
         self.client: ClientSeqs | None = None if client_id is None else ClientSeqs(client_id, self._committer.open())
+        self._is_opened_checked = False
         self.depth = DepthGate(store, config.manifest_path, clock, config.max_depth, lambda: self._committer.seen)
         self._stopped: BufferQueueError | None = None
         """What a producer with a client id failed with: from then on it accepts nothing."""
@@ -110,10 +111,11 @@ class ProducerEngine:
         try:
             with self._lock:
                 handle = None if self._turns else self._offer(call, metadata, client_seq)
-                return handle or self._accept_in_turn(call, metadata, client_seq)
+                handle = handle or self._accept_in_turn(call, metadata, client_seq)
         finally:
             if self._deferred:
                 self._do_deferred()
+        return self._looked_at(handle) if self._is_earlier(handle) else handle
 
     def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
         turn = threading.Condition(self._lock)
@@ -138,13 +140,31 @@ class ProducerEngine:
                     must_wait = self._turns and not self._refuses
                     handle = None if must_wait else self._offer(call, metadata, client_seq)
                     if handle is not None:
-                        return handle
+                        break
                     woken = loop.create_future()
                     self._waiting_tasks.append(threadsafe_waker(loop, woken))
             finally:
                 if self._deferred:
                     self._do_deferred()
             await woken
+        return await asyncio.to_thread(self._looked_at, handle) if self._is_earlier(handle) else handle
+
+    def _is_earlier(self, handle: WriteHandle) -> bool:
+        return self.client is not None and handle.client_seq is not None and self.client.is_earlier(handle.client_seq)
+
+    def _looked_at(self, handle: WriteHandle) -> WriteHandle:
+        """A replay of an earlier run's call, once its batch was looked at: outside the lock, it asks the store."""
+        assert self.client is not None
+        assert self._committer.replays is not None, "a client has both"
+        return self._committer.replays.settled(handle, self.client.opened_at)
+
+    def next_client_seq(self) -> int:
+        """Where a client goes on. Raises BatchCollected or AppendOutcomeUnknown if what is before it may be gone."""
+        assert self.client is not None, "only a client has numbers"
+        if not self._is_opened_checked:
+            self._committer.check_opened()
+            self._is_opened_checked = True
+        return self.client.next
 
     def _tell_there_is_room(self) -> None:
         if self._turns:

@@ -5,7 +5,8 @@
 - **A late win.** A write that was sent in time can land a day later: the machine slept, the manifest did not change.
   By then the collector may have deleted the batch (`upload.safe_until_s`). So before anybody says durable of it,
   `LateLook` looks whether the object is there, and once more after a pause, for a delete may be under way. One that
-  is gone is `BatchCollected`.
+  is gone is `BatchCollected`. If nobody can see it, that is not known, with a client id too: the mark is in the queue,
+  so a repetition would find that and nothing else. Who repeats the call looks again: `replays.py`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from buffer.backoff import Backoff
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
 from buffer.errors import AppendOutcomeUnknown, BatchCollected, ObjectNotFound, StorageError
-from buffer.manifest import PackedMetadata
+from buffer.manifest import Manifest, PackedMetadata
+from buffer.names import batch_ulid, ulid_time_ms
 from buffer.produce.durability import Durable
-from buffer.produce.upload import safe_until_s
+from buffer.produce.upload import name_valid_s, safe_until_s
 from buffer.queue import QueueProducer, manifest_observer
 from buffer.store.base import CanHead, CanSwap
 
@@ -101,19 +103,54 @@ class LateLook:
         for pause_s in (0.0, LATE_LOOK_PAUSE_S) if late else ():
             self._clock.sleep(pause_s)
             for index in late:
-                found[index] = self._looked(found[index])
+                found[index] = self._looked(found[index], "came in a day after it was named")
         return found
 
-    def _looked(self, landed: Durable | AppendOutcomeUnknown) -> Durable | AppendOutcomeUnknown:
+    def again(self, entries: Iterable[Durable], read: Callable[[], Manifest]) -> list[Durable | AppendOutcomeUnknown]:
+        """The same for entries that stand in the queue, whoever has put them there, and whenever.
+
+        All are looked at once, those that may have come too late once more. What has left the manifest that `read`
+        gives afterwards is no hole: readers are done with it.
+        """
+        found: list[Durable | AppendOutcomeUnknown] = list(entries)
+        late = [index for index, entry in enumerate(found) if self.may_be_late(entry.location)]
+        for pause_s, looked_at in ((0.0, range(len(found))), (LATE_LOOK_PAUSE_S, late)):
+            if looked_at:
+                self._clock.sleep(pause_s)
+            for index in looked_at:
+                found[index] = self._looked(found[index], "stands there by its mark")
+        if not any(isinstance(outcome, BatchCollected) for outcome in found):
+            return found
+        try:
+            first_sequence = read().first_sequence
+        except StorageError:
+            return found
+        return [
+            Durable(outcome.sequence, outcome.location)
+            if isinstance(outcome, BatchCollected) and outcome.sequence < first_sequence
+            else outcome
+            for outcome in found
+        ]
+
+    def may_be_late(self, location: str, *, slack_s: float = 0.0) -> bool:
+        """Whether an append of this batch that landed just now might be a late win. See `upload.safe_until_s`."""
+        ulid = batch_ulid(location)
+        if ulid is None:
+            return True
+        safe_s = safe_until_s(name_valid_s(self._config), self._config) - slack_s
+        return self._clock.now_ms() - ulid_time_ms(ulid) > safe_s * 1000
+
+    def _looked(self, landed: Durable | AppendOutcomeUnknown, how: str) -> Durable | AppendOutcomeUnknown:
         if not isinstance(landed, Durable):
             return landed
         facts = {"location": landed.location, "locations": (landed.location,), "expected_sequence": landed.sequence}
-        where = f"the batch {landed.location!r} came into {self._config.manifest_path!r} as sequence {landed.sequence}"
+        path = self._config.manifest_path
+        where = f"the batch {landed.location!r}, sequence {landed.sequence} of {path!r}, {how}"
         try:
             self._is_there(landed.location)
         except ObjectNotFound as error:
             gone = BatchCollected(
-                f"{where} a day after it was named, and the collector has deleted it: unless a reader was faster, its "
+                f"{where}, and its object is gone: the collector has deleted it. Unless a reader was faster, its "
                 "entries are lost; look for them before producing them again",
                 sequence=landed.sequence,
                 **facts,
@@ -122,8 +159,8 @@ class LateLook:
             return gone
         except StorageError as error:
             unknown = AppendOutcomeUnknown(
-                f"{where} a day after it was named, and nobody could see whether the collector has deleted it; look "
-                "for its entries before producing them again",
+                f"{where}, and nobody could see whether the collector has deleted it; look for its entries before "
+                "producing them again. With a client_seq: repeat the call under it, which looks again",
                 **facts,
             )
             unknown.__cause__ = error

@@ -63,7 +63,9 @@ class Producer:
       that were not durable, in order and under the same numbers. Only then does a conflict mean that a call is in the
       queue: had later calls gone on, they would have passed over the one that failed.
     - One failure is not cured by repeating it: BatchCollected, after an append that landed a day too late. The call's
-      mark is in the queue and its batch is gone, so produce its entries again under a new number.
+      mark is in the queue and its batch is gone, so produce its entries again under a new number, or without giving
+      one. A replay of that call says the same while its entry waits, whoever makes it: a conflict comes after a look.
+      AppendOutcomeUnknown says that nobody could look: repeat the call later.
     - One producer at a time uses a client id. Of two, the one that is behind gets the conflict, and stops.
     """
 
@@ -87,9 +89,12 @@ class Producer:
     def next_client_seq(self) -> int:
         """The number that the next call gets unless it gives one: after opening, the first that is not in the queue.
 
-        Raises InvalidInput without a client id.
+        Raises InvalidInput without a client id. Whoever goes on there takes all before it for done. So where the
+        client's newest batch is older than a day it looks at that first, which may take a minute. Raises BatchCollected
+        while the queue has that entry without its batch, AppendOutcomeUnknown if nobody can see it: ask again.
         """
-        return self._client().next
+        self._client()
+        return self._engine.next_client_seq()
 
     def produce(self, entries: Entries, metadata: bytes = b"", client_seq: int | range | None = None) -> WriteHandle:
         """Accept entries: a list of bytes, or an Arrow array of type binary or large_binary.

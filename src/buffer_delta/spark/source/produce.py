@@ -8,9 +8,11 @@ uploaded, all of it in one write (`buffer.produce.adopt.append_uploads`).
 - The driver dies before the append: nothing is in the queue. After it: everything is.
 - Order: by the number of the task, and in a task by its rows.
 - **The reply to the append is lost**: the write is one call of a client of its own (`append_once`), so it is repeated,
-  and what is in the queue already is recognised by its mark. A later write forgets the marks of those that are long
-  over. The driver dies: nobody repeats that call; a job that is run again appends again, unless it has a number of its
-  own (`client_id`, `client_seq`).
+  and what is in the queue already is recognised by its mark, and its batches by a look at them. A later write forgets
+  the marks of those that are long over. The driver dies: nobody repeats that call; a job that is run again appends
+  again, unless it has a number of its own (`client_id`, `client_seq`).
+- **Once nobody can tell, no later error can.** The first attempt that ended so may land at any time, or has. Whatever
+  a repetition fails with is true of the repetition alone; so the write ends as not known, and never as "not appended".
 - A job that takes longer than `gc_grace_s`, counted from the upload of its first task, may find uploads collected:
   the write fails then, with nothing appended. Give the grace period that the readers' collectors have.
 """
@@ -29,7 +31,16 @@ from buffer.clients import ClientGuard, ClientLedger
 from buffer.clock import Clock
 from buffer.codec.batch import encode_batch_parts
 from buffer.config import ProducerConfig
-from buffer.errors import IdempotencyConflict, InvalidInput, MarksLost, ProducerStopped
+from buffer.errors import (
+    AppendOutcomeUnknown,
+    BatchCollected,
+    ContentionError,
+    IdempotencyConflict,
+    InvalidInput,
+    MarksLost,
+    ProducerStopped,
+    StorageError,
+)
 from buffer.manifest import PackedMetadata
 from buffer.names import ulid_time_ms
 from buffer.produce.adopt import CallId, CanAppend, append_uploads
@@ -52,7 +63,9 @@ REPEATS = Backoff(first_s=0.5, max_s=5.0, attempts_max=5)
 
 def append_once(uploads: Sequence[Upload], *, store: CanAppend, clock: Clock, config: ProducerConfig) -> None:
     """Append all uploads in one write, once, also where a reply is lost. On an error nothing was appended, but for
-    ProducerStopped: nobody could tell, five times in a row.
+    these: ProducerStopped and AppendOutcomeUnknown (nobody could tell, five times in a row: look before the job is run
+    again), BatchCollected (it was appended too late, and a batch is gone), StateLost and CorruptData (the queue needs
+    an operator, who finds out).
 
     A queue whose marks were lost, to a reader that knows none, gets them without one.
     """
@@ -68,20 +81,32 @@ def append_once(uploads: Sequence[Upload], *, store: CanAppend, clock: Clock, co
         log.warning("this write goes without a mark: %s", error)
         append_uploads(uploads, store=store, clock=clock, config=config)
         return
-    stopped: ProducerStopped | None = None
+    unknown: ProducerStopped | AppendOutcomeUnknown | None = None
     for _ in REPEATS.attempts(clock):
-        if clock.now_ms() - ulid_time_ms(ulid) > FORGET_AFTER_S * 1000 // 2:
+        if unknown is not None and clock.now_ms() - ulid_time_ms(ulid) > FORGET_AFTER_S * 1000 // 2:
             break  # we were asleep: its mark may be forgotten
         try:
             append_uploads(uploads, store=store, clock=clock, config=config, call=call)
         except IdempotencyConflict:
-            log.info("the reply to %s was lost, and it is in the queue", call)
-        except ProducerStopped as error:
-            stopped = error
+            log.info("the reply to %s was lost, and it is in the queue with its batches", call)
+        except BatchCollected:
+            raise
+        except (ProducerStopped, AppendOutcomeUnknown) as error:
+            unknown = error
             continue
+        except Exception as error:
+            if unknown is None:
+                raise
+            if _passes(error):
+                continue
+            raise unknown from error
         return
-    assert stopped is not None, "the first attempt has just begun"
-    raise stopped
+    assert unknown is not None, "every attempt that goes on to the next leaves it"
+    raise unknown
+
+
+def _passes(error: Exception) -> bool:
+    return isinstance(error, ContentionError) or (isinstance(error, StorageError) and error.retryable)
 
 
 def _forget_old(store: CanAppend, clock: Clock, config: ProducerConfig) -> None:

@@ -7,6 +7,9 @@ the process that commits a range; the tasks tell it the query's id, which is the
 replays a range with the same number and the same rows.
 - The process dies before the append, or after it: the replay appends, or finds the mark and appends nothing.
 - An older process of the query wakes up and commits the same range: one of the two finds the other's mark.
+- The append landed a day late and a batch was collected by then: the mark is not taken for the rows. The replay looks
+  at the batches (`buffer.produce.replays`), and fails with BatchCollected while that entry waits in the queue. Its
+  readers report it when they come to it, and go past it as they are told to; then the query goes on behind it.
 - A mark beyond the range: this checkpoint is older than what is in the queue. That is an error, for nobody can tell
   which of its rows are there.
 - A new checkpoint has a new id, and starts at 0 again.
@@ -95,7 +98,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def append(uploads: Sequence[Upload], options: WriteOptions, call: CallId | None) -> None:
     """Append all uploads in one write, if there are any; with a `call`, unless that very call is in the queue already.
 
-    Raises what `append_uploads` raises: IdempotencyConflict only where a later call of the client is there.
+    Raises what `append_uploads` raises: IdempotencyConflict only where a later call of the client is there. It has
+    looked at the call's batches before it says that the call is there.
     """
     if not uploads:
         return

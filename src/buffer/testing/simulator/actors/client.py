@@ -19,6 +19,7 @@ from typing import Any
 
 from buffer.config import ProducerConfig
 from buffer.errors import (
+    AppendOutcomeUnknown,
     BufferQueueError,
     ContentionError,
     IdempotencyConflict,
@@ -108,6 +109,7 @@ class ClientActor(Actor):
             self.gave_up = True  # for an operator to look at
             return None
         passes = isinstance(error, ContentionError | ProducerStopped | IdempotencyConflict | _Restart)
+        passes = passes or type(error) is AppendOutcomeUnknown
         if passes or (isinstance(error, StorageError) and error.retryable):
             return self.draw(self.world.weather.restart_s)
         return super().ended(error)
@@ -132,7 +134,7 @@ class ClientActor(Actor):
                 in_queue = True
         elif isinstance(outcome, StateLost) and not isinstance(outcome, MarksLost):  # that one makes no claim
             self.world.scheduler.violate(f"{self.name} was told of a loss\n{describe_error(outcome)}")
-        elif not isinstance(outcome, ProducerStopped | MarksLost):
+        elif not isinstance(outcome, ProducerStopped | MarksLost | AppendOutcomeUnknown):
             queue.said_absent(sent.records, outcome)
         if in_queue and sent.place == self.answered:
             self.answered += 1
@@ -180,6 +182,7 @@ class _Life:
         if actor.habit == "source":
             return max(0, actor.answered - actor.world.scheduler.random.randrange(REPLAYS_MAX + 1))
         if actor.habit == "mark":
+            self._committer.check_opened()
             actor.answered = self._seqs.next
             actor.world.queue.said_present(
                 [record for place in range(actor.answered) for record in actor.record(place, place)],
@@ -196,7 +199,12 @@ class _Life:
         number = self._seqs.number(client_seq)
         if number is None:
             handle = self._seqs.replayed(client_seq, self._host.clock.now_ms())
+            if self._seqs.is_earlier(client_seq):
+                assert self._committer.replays is not None, "a client has them"
+                handle = self._committer.replays.settled(handle, self._seqs.opened_at)
             outcome = handle.watcher.result()
+            if isinstance(outcome, AppendOutcomeUnknown):  # nobody could look: whoever comes next does
+                raise outcome
             if outcome is not None:  # else it is told with the batches before it, which answer for themselves
                 actor.settled(_Sent(place, client_seq, records), outcome)
             return
