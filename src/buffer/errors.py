@@ -15,6 +15,7 @@
     │   ├── ObjectNotFound      no object at that location
     │   ├── ObjectTooLarge      more bytes than the reader allows: nothing was read
     │   ├── StoreUnusable       missing bucket, no permission, read-only folder, full disk
+    │   │   └── Unsupported     the server lacks what was asked of it, conditional writes say: use another one
     │   └── Throttled           the store asked for fewer requests
     ├── ContentionError         too many others wrote at the same time: safe to call again
     ├── CapExceeded             a cap of the queue's leases holds: wait, or raise it with `configure`
@@ -128,6 +129,10 @@ class ObjectTooLarge(StorageError):
 
 class StoreUnusable(StorageError):
     """The store as configured cannot work: missing bucket, no permission, read-only folder, full disk."""
+
+
+class Unsupported(StoreUnusable):
+    """The server does not know this kind of request, or tells no versions of objects. It never will: nothing passes."""
 
 
 class Throttled(StorageError):

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from buffer.clock import SystemClock
-from buffer.errors import StorageError, StoreUnusable
+from buffer.errors import StorageError, StoreUnusable, Unsupported
 from buffer.store import open_store
 from buffer.store.base import Lost, Outcome, Store, Unknown, Won
 from buffer.testing.clock import ManualClock
@@ -29,9 +29,10 @@ from buffer_delta.delta.commit_file import (
 )
 from buffer_delta.delta.files import FileRules, write_files
 from buffer_delta.delta.txn import Txn
+from buffer_delta.delta.writers.arrow import ArrowWriter
 from tests.crash.s3 import through
 from tests.fault_proxy import Fault, FaultProxy
-from tests.servers import S3Server, StoreAddress
+from tests.servers import Reply, S3Server, ScriptedServer, StoreAddress
 
 METADATA = json.dumps({"metaData": {"id": "t", "configuration": {}}})
 
@@ -215,6 +216,49 @@ def test_should_not_follow_a_creation_that_another_one_replaced(memory: Store) -
     assert put_commit(memory, after=1, actions=actions("app", 2), app_id="app", clock=clock, table_id="t") == 2
 
 
+def commit_of(n: int, **more: Any) -> bytes:
+    """A commit as writers make it: what it says of itself comes first."""
+    return f"{json.dumps({'commitInfo': {'txnId': f'commit {n}', **more}})}\n{METADATA}\n".encode()
+
+
+def begun_on(store: Store, version: int) -> str:
+    return store.get(location_of(version)).data.decode().split("\n")[0]
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_should_not_land_in_another_table_that_stands_there_by_now(any_store: Store, after: int) -> None:
+    """The table was dropped, and another one made there, with as many versions or more, while files were written."""
+    for version in range(after + 1):
+        any_store.put(location_of(version), commit_of(version, text="ü" * 50))
+    mark = begun_on(any_store, after)
+
+    def commit() -> int:
+        made = actions("app", 1)
+        clock = SystemClock()
+        return put_commit(any_store, after=after, actions=made, app_id="app", clock=clock, table_id="t", mark=mark)
+
+    theirs = (
+        commit_of(after + 10, text="ü" * 50),
+        commit_of(after + 10),  # shorter than what is looked for
+        commit_of(after, text="ü" * 51),  # the same up to there, almost
+        f"{METADATA}\n".encode(),
+        b"{}",
+    )
+    ours = any_store.get(location_of(after)).data
+    for other in theirs:
+        any_store.put(location_of(after), other)
+        with pytest.raises(Overtaken, match=f"version {after}, .* is another commit now"):
+            commit()
+    any_store.delete_many([location_of(after)])
+    with pytest.raises(Overtaken, match=f"version {after}, .* is gone"):
+        commit()
+    assert len(list(any_store.list("_delta_log"))) == after, "nothing of ours is there"
+    for same in (ours.rstrip(b"\n"), ours):
+        any_store.put(location_of(after), same)
+        any_store.delete_many([location_of(after + 1)])
+        assert commit() == after + 1
+
+
 class Careless:
     """A server that ignores `If-None-Match`."""
 
@@ -230,7 +274,7 @@ class Careless:
 
 
 def not_implemented(_do: Callable[[], Outcome]) -> Outcome:
-    raise StoreUnusable("the server answered 501")
+    raise Unsupported("the server answered 501")
 
 
 def test_should_find_out_whether_the_server_obeys_the_condition(any_store: Store) -> None:
@@ -250,6 +294,80 @@ def test_should_ask_again_whether_the_server_obeys_where_replies_are_lost(memory
         assert "writes over one" in str(why_not_trusted(Doubtful(careless, *ends), clock))
     with pytest.raises(StorageError, match="nobody can tell"):
         why_not_trusted(Doubtful(memory, *[unknown_before] * 100), clock)
+
+
+def answered(status: int, code: str = "", etag: str | None = None) -> Callable[..., Reply]:
+    def answer(_method: str, _path: str, _headers: dict[str, str], _body: bytes) -> Reply:
+        body = f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode() if code else b"1"
+        return status, {"ETag": etag} if etag else {}, body
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_reason"),
+    [
+        (answered(501, "NotImplemented"), True),
+        (answered(501), True),
+        (answered(200), True),  # and no ETag
+        (answered(400, "ExpiredToken"), False),
+        (answered(401), False),
+        (answered(403, "AccessDenied"), False),
+        (answered(403, "InvalidAccessKeyId"), False),
+        (answered(404, "NoSuchBucket"), False),
+        (answered(301, "PermanentRedirect"), False),
+    ],
+)
+def test_should_call_a_server_without_conditions_only_one_that_knows_none(
+    answer: Callable[..., Reply], is_reason: bool
+) -> None:
+    """Keys run out and are renewed; the commits after that must not go on without a condition."""
+    with ScriptedServer(answer) as server:
+        options: dict[str, Any] = {
+            "endpoint": server.endpoint,
+            "region": "r",
+            "access_key_id": "k",
+            "secret_access_key": "s",
+        }
+        options |= {"client_options": {"allow_http": True}, "retry_config": {"max_retries": 0}}
+        store = open_store("s3://bucket/table", **options)
+        if is_reason:
+            assert why_not_trusted(store, ManualClock())
+        else:
+            with pytest.raises(StorageError):
+                why_not_trusted(store, ManualClock())
+
+
+def test_should_tell_a_server_without_conditions_after_repeated_requests(memory: Store) -> None:
+    def unknown(_do: Callable[[], Outcome]) -> Outcome:
+        return Unknown(Unsupported("the server answered 501 (after 2 retries)"))
+
+    assert "501" in str(why_not_trusted(Doubtful(memory, *[unknown] * 100), ManualClock()))
+
+
+def test_should_ask_again_after_a_failure_that_passes(memory: Store) -> None:
+    """A writer keeps what it was told of a store, for as long as it lives."""
+
+    class Table:
+        url = "s3://bucket/table"
+        store: Any = Doubtful(memory, refused)
+
+        def open(self) -> Any:
+            return self.store
+
+    writer: Any = ArrowWriter.__new__(ArrowWriter)  # without Spark, which this is not about
+    writer._tried = []
+    table = Table()
+    with pytest.raises(StoreUnusable):
+        writer._why_not_trusted(table)
+    assert writer._why_not_trusted(table) is None
+    puts = table.store.puts
+    assert writer._why_not_trusted(table) is None
+    assert table.store.puts == puts, "an answer is kept"
+
+
+def refused(_do: Callable[[], Outcome]) -> Outcome:
+    raise StoreUnusable("answered 403: ExpiredToken; check the credentials", retryable=False)
 
 
 @pytest.mark.parametrize(

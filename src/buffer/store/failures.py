@@ -41,6 +41,7 @@ _QUERY = re.compile(r"\?\S*")
 _PUBLIC_OPTIONS = frozenset({"endpoint", "region", "default_region", "bucket", "account_name", "container_name"})
 _SECRET_MIN = 4  # shorter values are flags and numbers, and replacing them would garble the text
 _REASON_MAX = 300
+_UNSUPPORTED = "the server does not support this request; a queue needs conditional writes"
 
 
 class Failure:
@@ -96,6 +97,11 @@ class Failure:
         return self.status in _RETRYABLE_4XX or self.code == "RequestTimeout" or self.is_throttled
 
     @property
+    def is_unsupported(self) -> bool:
+        """The server does not know such requests: it never will, where a refusal may pass."""
+        return self.hint == _UNSUPPORTED
+
+    @property
     def hint(self) -> str | None:
         """The way out, where the store as configured can never answer."""
         if "BadScheme" in self._debug:
@@ -103,7 +109,7 @@ class Failure:
         if _CREDENTIALS.search(self._summary):
             return "no credentials were found: pass them as options, or set them in the environment"
         if self.kind in ("NotImplementedError", "NotSupportedError") or self.status == 501:
-            return "the server does not support this request; a queue needs conditional writes"
+            return _UNSUPPORTED
         if self.code in _MISCONFIGURED:
             return "check bucket, region and endpoint"
         return None

@@ -25,6 +25,7 @@ from buffer.errors import (
     StorageError,
     StoreUnusable,
     Throttled,
+    Unsupported,
 )
 from buffer.store.base import (
     STATE_BYTES_MAX,
@@ -271,7 +272,7 @@ class CloudStore:
     def _version(self, meta: ObjectMeta | PutResult, location: str) -> Version:
         version = meta["version"] if self._kind == "gs" else meta["e_tag"]
         if version is None:
-            raise StoreUnusable(
+            raise Unsupported(
                 f"{self._url} tells no version (ETag) of {location!r}: a store without them cannot hold a queue",
                 location=location,
                 url=self._url,
@@ -350,7 +351,7 @@ class CloudStore:
             return ObjectNotFound(f"there is no object {location!r} in {self._url}", **facts)
         text = f"cannot {action} {location!r} in {self._url}: {redact(failure.reason, self._options)}"
         if failure.hint:
-            return StoreUnusable(f"{text}; {failure.hint}", **facts)
+            return (Unsupported if failure.is_unsupported else StoreUnusable)(f"{text}; {failure.hint}", **facts)
         if failure.is_denied:
             return StoreUnusable(f"{text}; check the credentials and what they may do", **facts)
         facts["retryable"] = failure.is_retryable

@@ -16,9 +16,9 @@ What happens if …
                                      others are somebody else's; none, and the same put is sent again
     the put lands late               as long as nobody has that version it is the very commit that was to be made; once
                                      somebody has, it is refused. So a version is skipped only when it is taken
-    the log is another one by then   the version that it was begun on is asked for first. If it is gone, or is the first
-                                     one and another table's, ours would land in a hole or in a table that nobody has
-                                     looked at: Overtaken
+    the log is another one by then   the version that it was begun on is read first. If it is gone, or is not the very
+                                     commit that was looked at, ours would land in a hole or in a table that nobody has
+                                     looked at, with files that are not there: Overtaken
     nobody can tell                  StorageError, and it may have landed: as after every commit, the caller looks, and
                                      a later commit of the same app meets it as a conflict
     an older process wakes up        it goes through every version since the one it has seen, and finds the app moved
@@ -33,8 +33,8 @@ from typing import Any, Protocol
 
 from buffer.backoff import Backoff
 from buffer.clock import Clock
-from buffer.errors import ObjectNotFound, StorageError, StoreUnusable
-from buffer.store.base import CanDelete, CanHead, CanSwap, Lost, Unknown, Won
+from buffer.errors import ObjectNotFound, StorageError, Unsupported
+from buffer.store.base import CanDelete, CanGetRange, CanHead, CanSwap, Lost, Unknown, Won
 from buffer_delta.delta.txn import Txn
 
 REBASES_MAX = 1000  # versions that others put meanwhile; then looking again is cheaper
@@ -80,17 +80,19 @@ def why_not_trusted(store: ScratchStore, clock: Clock) -> str | None:
     """Why no commit may be put there on a condition: the server knows none, or takes it and does not obey. None: it
     does as it is told. Found out on an object of our own, which is deleted again.
 
-    Raises StorageError where replies are lost: asking again tells.
+    Raises StorageError where replies are lost, and where the server refuses for another reason (keys that ran out, no
+    bucket): that says nothing about conditions, and asking again tells.
     """
     cause: Exception | None = None
     for _ in PUTS.attempts(clock):
         location = f"{_SCRATCH}/{clock.new_ulid()}"
         try:
             first, second = (store.put_if_absent(location, data) for data in (b"1", b"2"))
+            cause = next((outcome.cause for outcome in (first, second) if isinstance(outcome, Unknown)), None)
             kept = store.get(location).data
         except ObjectNotFound:  # neither has landed, or not yet
             continue
-        except StoreUnusable as error:
+        except Unsupported as error:
             return str(error)
         finally:
             store.delete_many([location])
@@ -98,7 +100,8 @@ def why_not_trusted(store: ScratchStore, clock: Clock) -> str | None:
             return None
         if not isinstance(first, Unknown) and (kept != b"1" or isinstance(second, Won)):
             return "its server takes the condition that an object is not there yet, and writes over one that is"
-        cause = next((outcome.cause for outcome in (first, second) if isinstance(outcome, Unknown)), None)
+    if isinstance(cause, Unsupported):  # after others, which the client repeated by itself
+        return str(cause)
     raise StorageError(
         f"nobody can tell whether the store keeps its word on conditional writes: {cause}",
         location=_SCRATCH,
@@ -108,14 +111,22 @@ def why_not_trusted(store: ScratchStore, clock: Clock) -> str | None:
 
 
 def put_commit(
-    store: LogStore, *, after: int, actions: Sequence[str], app_id: str, clock: Clock, table_id: str | None = None
+    store: LogStore,
+    *,
+    after: int,
+    actions: Sequence[str],
+    app_id: str,
+    clock: Clock,
+    table_id: str | None = None,
+    mark: str | None = None,
 ) -> int:
     """Put the actions as the first free version after `after`, which they were decided on. Returns that version.
 
-    `table_id`: what the first version must say, where that is the one they were decided on: Spark's log store may have
-    replaced it meanwhile. Raises Overtaken, and StorageError where nobody knows whether it is there.
+    `mark`: the first line of that version, as it was looked at; another one is another table's, or of a log that was
+    put back. `table_id`: what the first version must say, where that is the one they were decided on: Spark's log store
+    may have replaced it before the look. Raises Overtaken, and StorageError where nobody knows whether it is there.
     """
-    _check_begin(store, after, table_id)
+    _check_begin(store, after, table_id, mark)
     data = ("\n".join(actions) + "\n").encode()
     changes = any(_kind(line) in _CHANGES for line in actions)
     for version in range(after + 1, after + 1 + REBASES_MAX):
@@ -128,13 +139,16 @@ def put_commit(
     raise Overtaken(f"{REBASES_MAX} others have committed meanwhile")
 
 
-def _check_begin(store: LogStore, after: int, table_id: str | None) -> None:
+def _check_begin(store: LogStore, after: int, table_id: str | None, mark: str | None) -> None:
     if after < 0:
         return
     location = location_of(after)
     try:
+        if mark and not _begins_with(store, location, mark):
+            raise Overtaken(f"version {after}, on which it was begun, is another commit now: the table was replaced")
         if after > 0 or table_id is None:
-            store.head(location)
+            if not mark:
+                store.head(location)
             return
         found = store.get(location).data
     except ObjectNotFound as error:
@@ -142,6 +156,14 @@ def _check_begin(store: LogStore, after: int, table_id: str | None) -> None:
     found_id = next((value.get("id") for kind, value in _actions(found) if kind == "metaData"), None)
     if found_id != table_id:
         raise Overtaken(f"version {after} was replaced: somebody else has created the table, too")
+
+
+def _begins_with(store: LogStore, location: str, line: str) -> bool:
+    """Whether that is an object's first line. Not more of it is read, where the store can: it may be a large one."""
+    wanted = line.encode()
+    # Without the end of the line: the object may end there. A line of JSON is not the beginning of another one.
+    found = store.get_range(location, 0, len(wanted)) if isinstance(store, CanGetRange) else store.get(location).data
+    return found.startswith(wanted)
 
 
 def conflict(theirs: bytes, app_id: str, *, changes: bool) -> str | None:

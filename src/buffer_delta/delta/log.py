@@ -165,6 +165,7 @@ class DeltaLog:
             rewrite=known.rewrite,
             schema=self.schema(snapshot),
             rules=self._rules_of(snapshot),
+            mark=known.mark,
             snapshot=snapshot,
         )
 

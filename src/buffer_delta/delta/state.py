@@ -39,6 +39,8 @@ class TableState:
     """The columns, a Spark StructType."""
     rules: TableRules = field(default=TableRules(), repr=False)
     """What it demands of rows besides."""
+    mark: str | None = field(default=None, repr=False, compare=False)
+    """The first line of that version's commit, which no other one has; None where it is not known."""
     snapshot: Any = field(default=None, repr=False, compare=False)
     """What a writer needs to commit on top of this very version."""
 

@@ -30,7 +30,7 @@ CAUSES_MAX = 20  # a chain of causes may be a ring
 _OURS = "buffer.errors."
 _INFRA_OF_OURS = (
     *("StorageError", "ObjectNotFound", "StoreUnusable", "Throttled", "ContentionError", "CorruptBatch"),
-    "InvalidConfig",
+    *("Unsupported", "InvalidConfig"),
 )
 """Of what a job says. A batch that the look before could read, and the job cannot: something on the way is wrong. A
 setting that only an executor refuses: it lacks what the driver has, the file with a store's keys say."""

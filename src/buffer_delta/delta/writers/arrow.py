@@ -136,10 +136,13 @@ class ArrowWriter:
             return None
         seen = prepared.seen.snapshot
         changes = tuple(now for now, then in zip((protocol, metadata), _said(seen.java), strict=True) if now != then)
-        return OwnCommit(begun, table, txn, seen.version, seen.table_id, changes)
+        return OwnCommit(begun, table, txn, seen.version, seen.table_id, prepared.seen.mark, changes)
 
     def _why_not_trusted(self, table: TableStore) -> str | None:
-        """Why commits are not put there by us; asked once for each store."""
+        """Why commits are not put there by us; asked once for each store.
+
+        Only an answer is kept: a failure that may pass, of credentials say, is raised, and the next attempt asks again.
+        """
         for tried, reason in self._tried:
             if tried == table:
                 return reason
@@ -266,6 +269,8 @@ class OwnCommit:
     version: int
     """That the transaction was begun on."""
     table_id: str
+    mark: str | None
+    """The first line of that version."""
     changes: tuple[str, ...]
     """The table's new protocol or metadata, if it gets one."""
 
@@ -287,6 +292,7 @@ class OwnCommit:
             app_id=self.txn.app_id,
             clock=clock,
             table_id=self.table_id,
+            mark=self.mark,
         )
         self.begun.refresh()
         return Written(version, files.rows, len(files.actions), files.size_bytes)
