@@ -1,10 +1,10 @@
 """What a loader refuses, and the way out it names. Each check raises or returns; none of them writes anything.
 
 Tables come as `TableState`s, by name: what one look found. `start.py` runs the checks, before anything is claimed,
-except `pending_plan`, which needs the ledger as it is after entering. `protocol.py` runs `not_beyond`, which guards
-each range's ack; `commits.py` runs `may_commit`, which guards each commit, `same_rules` before the first of them, and
-`not_hidden` right after each. The loader runs `different_tables` and `lasting_tables`, which need to know where tables
-really are.
+except `pending_plan`, which needs the ledger as it is after entering. `protocol.py` runs `not_beyond` and
+`held_by_the_same`, which guard each range's ack; `commits.py` runs `may_commit`, which guards each commit, `same_rules`
+before the first of them, and `not_hidden` and `not_elsewhere` right after each. The loader runs `different_tables` and
+`lasting_tables`, which need to know where tables really are.
 """
 
 from __future__ import annotations
@@ -151,6 +151,27 @@ def not_hidden(name: str, commit: Commit) -> None:
         raise rewritten(name, commit.hidden, hidden_by=commit.version)
 
 
+def not_elsewhere(plan: Plan, name: str, seen: TableState, commit: Commit) -> None:
+    """The commit must be in the very table that its files were written for: one that was dropped meanwhile, and made
+    again in its place, may have got it. Also where gaps are accepted: nobody has accepted this one.
+
+    A table that was replaced by a command of Delta's has another id, too; its history tells, and the next look.
+    """
+    after = commit.after
+    if after.table_id == seen.table_id or after.position != plan.last or after.rewrite is not None:
+        return
+    raise TableReplaced(
+        f"the table {name!r} was dropped and made again while {plan.first}..{plan.last} was loaded (id "
+        f"{seen.table_id}, now {after.table_id}), and the commit of that range went into the new one: what was loaded "
+        "before is not in it, and it names files that may have gone with the old one. The queue still holds the range. "
+        "Bring the old table back; or drop the new one, too, and pass on_gap='skip' to go on with what the queue still "
+        "holds",
+        table=name,
+        expected_id=seen.table_id,
+        found_id=after.table_id,
+    )
+
+
 def same_tables(plan: Plan | None, tables: Mapping[tuple[str, ...], TableState]) -> None:
     """Delta keeps a txn while RESTORE and REPLACE take the rows, and forgets it with a dropped table.
 
@@ -161,19 +182,31 @@ def same_tables(plan: Plan | None, tables: Mapping[tuple[str, ...], TableState])
         # First: a replaced table has another id too, and its history says more.
         if state.rewrite is not None:
             raise rewritten(name, state.rewrite)
-        known = [plan.table_ids[key] for key in keys if key in plan.table_ids] if plan else []
-        expected = known[0] if known else None
-        found = state.table_id
-        if expected is not None and found != expected:
-            raise TableReplaced(
-                f"the table {name!r} was {'dropped' if found is None else 'dropped and made again'} since "
-                f"the last commit (id {expected}, now {found}), or this name leads to another place now: what was "
-                "loaded before is not in it. Bring the old table back, or pass on_gap='skip' to go on with what the "
-                "queue still holds",
-                table=name,
-                expected_id=expected,
-                found_id=found,
-            )
+        if plan is not None:
+            _same_id(plan, keys, state)
+
+
+def held_by_the_same(plan: Plan, tables: Mapping[tuple[str, ...], TableState]) -> None:
+    """A table that holds the range must be the one that it was planned for: the reply to a commit may have been lost,
+    and the table dropped and made again around it. As `same_tables` has them."""
+    for keys, state in tables.items():
+        if state.position == plan.last and state.rewrite is None:
+            _same_id(plan, keys, state)
+
+
+def _same_id(plan: Plan, keys: tuple[str, ...], state: TableState) -> None:
+    known = [plan.table_ids[key] for key in keys if key in plan.table_ids]
+    expected, found = known[0] if known else None, state.table_id
+    if expected is not None and found != expected:
+        raise TableReplaced(
+            f"the table {keys[-1]!r} was {'dropped' if found is None else 'dropped and made again'} since "
+            f"the last commit (id {expected}, now {found}), or this name leads to another place now: what was "
+            "loaded before is not in it. Bring the old table back, or pass on_gap='skip' to go on with what the "
+            "queue still holds",
+            table=keys[-1],
+            expected_id=expected,
+            found_id=found,
+        )
 
 
 def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:

@@ -46,6 +46,7 @@ class Commits:
         part = Group(descriptors, plan.quarantined or {}, plan.entries)
         with self._works.on(plan, self._members).prepare(part, seen.__getitem__) as filled:
             self._reached("decoded")
+            said = {*seen, *filled}  # who had a say: an operator who accepts something adds nobody to it
             rows = {**filled, **self._accepting(plan, filled, seen)}
             names = [name for name in self._members.of(plan) if name in rows]  # the main one is, and it is the last
             for name in self._targets if plan.tables is None else names:  # before anything of the range is in any
@@ -57,7 +58,9 @@ class Commits:
                 if seen[name].position != plan.last
             }
             self._reached("staged")
-            plan = self._decided(plan, {**seen, **{name: files.seen for name, files in staged.items()}})
+            states = {**seen, **{name: files.seen for name, files in staged.items()}}
+            asked = self._targets if plan.tables is None else said
+            plan = self._decided(plan, {name: state for name, state in states.items() if name in asked})
             for name in names:
                 commit = self._commit(self._targets[name], rows[name], plan, txn, staged.get(name))
                 if commit is not None:
@@ -96,7 +99,8 @@ class Commits:
                 return commit
             self._check_may_commit(plan, target.name, state)
             try:
-                commit = (staged or target.stage(rows, txn, state)).commit()
+                files = staged or target.stage(rows, txn, state)
+                commit = files.commit()
             except ConcurrentCommit as error:
                 log.info("a concurrent commit on %s: %s; looking again", target.name, error)
                 state = self._tables.look(target.name)
@@ -104,6 +108,7 @@ class Commits:
                 state = self._tables.known[target.name] = commit.after
                 if not self._rules.accept_gaps:
                     checks.not_hidden(target.name, commit)
+                checks.not_elsewhere(plan, target.name, files.seen, commit)
             staged = None  # the files belong to the version that they were staged for
             self._reached(f"appended {target.name}")
         if state.position == plan.last:

@@ -96,6 +96,7 @@ class LoadProtocol:
         journal = self.plans_type(store, config.manifest_path, clock, timeout_s=config.cas_timeout_s)
         self._tables = tables = self.tables_type(targets, open_table)
         works = Works.of(work, tables.targets)
+        self._rules = rules
         self._reached = reached
         self._hand = hand = Hand(journal, reached)
         self._start = Start(config, store, clock, journal, tables, work, rules, reached)
@@ -167,6 +168,8 @@ class LoadProtocol:
         named = self._tables.members.told_by_main(plan)
         if named != plan:
             plan = hand.revise(plan, named, "named")
+        if not self._rules.accept_gaps:
+            checks.held_by_the_same(plan, self._tables.members.by_keys(self._tables.known))
         # The location: if the manifest was put back meanwhile, that sequence may be another batch, in no table.
         hand.queue.ack_through(plan.last, location=descriptors[-1].location)
         self._reached("acked")
