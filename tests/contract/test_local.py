@@ -20,6 +20,7 @@ import pytest
 
 from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageError, StoreUnusable
 from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local, stamps
+from buffer.store.linked import LinkedStore
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 from tests.nets import HANGS_S
@@ -303,6 +304,35 @@ def test_should_follow_no_link_to_a_folder(store: LocalStore, tmp_path: Path) ->
     assert ["symbolic link" in str(failure.cause) for failure in store.delete_many(["q/away/a"])] == [True]
     assert sorted(path.name for path in outside.iterdir()) == ["a"]
     assert (outside / "a").read_bytes() == b"precious"
+
+
+def test_should_go_through_links_of_a_folder_that_is_not_ours_alone(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    (disk / "deep").mkdir(parents=True)
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"secret")
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "away").symlink_to(disk)
+    (root / "nowhere").symlink_to(tmp_path / "nothing")
+    store: LinkedStore = pickle.loads(pickle.dumps(LinkedStore(root)))
+    assert repr(store) == f"LinkedStore({str(root)!r})"
+    for location in ("away/a", "away/deep/a", "away/new/deeper/a"):
+        store.put(location, b"one")
+        assert (disk / location.removeprefix("away/")).read_bytes() == b"one"
+        assert store.get(location).data == b"one"
+        assert store.head(location).size == 3
+    assert not list(disk.rglob(".buffer-*")), "nothing of ours is left there"
+    assert list(store.list("")) == [], "no reader is led there"
+    with pytest.raises(InvalidInput, match="symbolic link"):
+        list(store.list("away"))
+    assert store.delete_many(["away/a"]) == []
+    assert not (disk / "a").exists()
+    (root / "link").symlink_to(secret)
+    with pytest.raises(InvalidInput, match="not a plain file"):
+        store.get("link")
+    with pytest.raises(InvalidInput, match="a folder has that name"):
+        store.put("nowhere/a", b"one")
 
 
 def test_should_allow_a_root_that_is_a_link(tmp_path: Path) -> None:

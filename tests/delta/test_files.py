@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
 import random
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,16 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
+from pyspark.errors import PySparkException
 
-from buffer.errors import InvalidConfig, InvalidInput, StorageError
-from buffer.store import Store, open_store
+from buffer.errors import InvalidConfig, InvalidInput, StorageError, StoreUnusable
+from buffer.store import Store, local, open_store
 from buffer.testing.clock import ManualClock
 from buffer.testing.faulty import FaultyStore
 from buffer_delta.delta import files as files_module
 from buffer_delta.delta.files import DataFile, FileRules, write_files
 from buffer_delta.delta.fitting import fitted, widens
 from buffer_delta.delta.stats import StatsRules
+from buffer_delta.delta.table_store import TableStore, table_store
 from buffer_delta.errors import NullRefused, SchemaMismatch
+from buffer_delta.spark.blame import fault_of
 from tests.delta.random_rows import tables
 from tests.delta.wide_rows import wide_table
 
@@ -167,6 +173,78 @@ def test_should_refuse_a_partition_value_that_can_be_no_folder(tmp_path: Path) -
     rows = pa.RecordBatch.from_pydict({"k": ["a" * 300], "v": [1]}, schema)
     with pytest.raises(InvalidInput, match="too long for a file name"):
         write_files([rows], FileRules(schema, ("k",)), open_store(tmp_path))
+
+
+PARTS = FileRules(pa.schema([("k", pa.string()), ("v", pa.int64())]), ("k",))
+
+
+def of(*values: str) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pydict({"k": list(values), "v": list(range(len(values)))}, PARTS.schema)]
+
+
+def table_in(folder: Path) -> Store:
+    """As an executor opens it."""
+    found: TableStore = pickle.loads(pickle.dumps(table_store(f"file:{folder}", {})))
+    return found.open()
+
+
+def test_should_write_through_a_partitions_folder_that_is_a_link(tmp_path: Path) -> None:
+    """To a disk with more room, say. Spark's writer does."""
+    table, disk = tmp_path / "table", tmp_path / "disk"
+    table.mkdir()
+    disk.mkdir()
+    (table / "k=a").symlink_to(disk)
+    store = table_in(table)
+    files = write_files(of("a", "b"), PARTS, store)
+    assert [read(store, file).to_pydict() for file in files] == [{"v": [0]}, {"v": [1]}]
+    assert len(list(disk.glob("*.parquet"))) == 1
+    assert all((table / file.path).is_file() for file in files), "where the log says"
+
+
+@pytest.mark.parametrize(
+    "occupy",
+    [
+        lambda folder: folder.symlink_to("nothing"),
+        lambda folder: folder.symlink_to(folder),
+        lambda folder: folder.write_bytes(b"a file"),
+        os.mkfifo,
+    ],
+    ids=["a link to nowhere", "a link to itself", "a file", "a pipe"],
+)
+def test_should_not_blame_the_rows_for_what_stands_in_the_place_of_their_folder(
+    tmp_path: Path, occupy: Callable[[Path], None]
+) -> None:
+    """A disk that is not there for a while: else good rows end among the dead letters."""
+    (tmp_path / "table").mkdir()
+    occupy(tmp_path / "table/k=a")
+    with pytest.raises(StoreUnusable) as raised:
+        write_files(of("b", "a"), PARTS, table_in(tmp_path / "table"))
+    assert fault_of(raised.value) == "infra"
+    assert fault_of(told(raised.value)) == "infra"
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC, errno.EACCES, errno.ELOOP, errno.EREMOTEIO])
+def test_should_not_blame_the_rows_for_a_failing_disk(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Path:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(local, "write_temp", fails)
+    with pytest.raises(StorageError) as raised:
+        write_files(of("a"), PARTS, table_in(tmp_path))
+    assert fault_of(told(raised.value)) == "infra"
+
+
+def test_should_blame_the_rows_for_a_name_that_they_make_too_long(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        write_files(of("a" * 300), PARTS, table_in(tmp_path))
+    assert (fault_of(raised.value), fault_of(told(raised.value))) == ("data", "data")
+
+
+def told(error: Exception) -> Exception:
+    """What the driver hears of it where a task has failed: the text."""
+    return PySparkException("".join(traceback.format_exception(error)))
 
 
 @pytest.mark.parametrize(

@@ -237,3 +237,30 @@ def test_should_load_the_same_with_sparks_writer(spark: SparkSession, tmp_path: 
         Loader(spark, config).run(available_now=True)
         assert_exactly_once(spark, name, records)
         assert set(by_arrow(name)) == {writer == "arrow"}
+
+
+def test_should_write_through_a_partition_that_is_a_link(spark: SparkSession, tmp_path: Path, table: Path) -> None:
+    """As Spark's own writer does: no good row may become a dead letter for where a folder is."""
+    spark.sql(f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING) USING delta PARTITIONED BY (part)")
+    disk, dead = tmp_path / "disk", tmp_path / "dead"
+    disk.mkdir()
+    (table / "part=a").symlink_to(disk)
+    moved = tmp_path / "log"
+    (table / "_delta_log").rename(moved)
+    (table / "_delta_log").symlink_to(moved)
+    config: dict[str, Any] = {"format": {"type": "json", "schema": "id BIGINT, part STRING"}, "gc_enabled": False}
+    config |= {"store": str(tmp_path / "queue"), "table": str(table), "max_delivery_attempts": 1}
+    config |= {"dead_letters": str(dead), "dlq_strategy": "skip", "merge_schema": True}
+    for first in (0, 2):  # the second time it is known into what the rows go
+        batch = [b'{"id": %d, "part": "%s"}' % (first + n, part) for n, part in enumerate((b"a", b"b"))]
+        produce(tmp_path / "queue", [batch])
+        Loader(spark, LoaderConfig(**config)).run(available_now=True)
+    assert sorted((row.id, row.part) for row in read(spark, table).collect()) == [
+        (0, "a"),
+        (1, "b"),
+        (2, "a"),
+        (3, "b"),
+    ]
+    assert set(by_arrow(table)) == {True}
+    assert len(list(disk.glob("*.parquet"))) == 2
+    assert not dead.exists()

@@ -11,8 +11,8 @@ Rules that make it safe:
   the folder is on a server. No state is kept beside the files: copy the folder, and the queue moves.
 - An object that was renamed into place while the folder's fsync failed is visible, but a power cut may take it
   back. Whoever got that error writes it anew before reading it again: what he reads back is durable.
-- Below the root no symbolic link is followed, and nothing but plain files is an object: a link could lead readers and
-  the collector anywhere, or in circles, and a pipe would keep them waiting. The root itself may be a link.
+- Below the root, which may be one, no symbolic link is followed (see `linked.py`), and only plain files are objects: a
+  link could lead readers and the collector anywhere, or in circles, and a pipe would keep them waiting.
 
 Names that begin with `.buffer-` belong to the store and are not locations: `.buffer-locks/` at the root holds a
 fixed number of lock files, `.buffer-tmp-*` is a write in progress. A crash can leave one of those behind;
@@ -93,10 +93,10 @@ class LocalStore:
         return self._root.as_uri()
 
     def __repr__(self) -> str:
-        return f"LocalStore({str(self._root)!r})"
+        return f"{type(self).__name__}({str(self._root)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalStore, (str(self._root),)
+        return type(self), (str(self._root),)
 
     def get(self, location: str) -> Object:
         """As the protocol says. The cause of ObjectNotFound tells whether a folder has that name."""
@@ -131,7 +131,7 @@ class LocalStore:
 
     def _put(self, path: Path, pieces: Iterable[bytes | memoryview]) -> None:
         with self._errors("write", path):
-            refuse_links(self._root, path.parent)
+            self._refuse_links(path)
             temp = write_temp(path.parent, pieces)
             try:
                 # Only the rename is under the lock: a large upload must not hold up the swaps of others.
@@ -189,7 +189,7 @@ class LocalStore:
     def _opened(self, path: Path) -> Iterator[BinaryIO]:
         with self._errors("read", path):
             try:
-                refuse_links(self._root, path.parent)
+                self._refuse_links(path)
                 with os.fdopen(open_plain(path), "rb") as file:
                     yield file
             except _NO_OBJECT as error:  # a folder, or something below a file, is no object
@@ -288,7 +288,7 @@ class LocalStore:
             self._settle_rename(path)
 
     def _delete(self, path: Path) -> None:
-        refuse_links(self._root, path.parent)
+        self._refuse_links(path)
         try:
             if stat.S_ISDIR(path.lstat().st_mode):
                 return
@@ -303,8 +303,8 @@ class LocalStore:
         """Hold the object's lock. Raises a retryable StorageError when it stays taken."""
         name = hashlib.blake2b(os.fsencode(path.relative_to(self._root)), digest_size=8).digest()
         lock = self._root / LOCK_FOLDER / f"{int.from_bytes(name, 'big') % LOCK_COUNT:04d}"
-        refuse_links(self._root, path.parent)
-        refuse_links(self._root, lock.parent)
+        self._refuse_links(path)
+        refuse_links(self._root, lock.parent)  # which is ours
         try:
             with locked(lock, LOCK_TIMEOUT_S):
                 yield
@@ -316,6 +316,9 @@ class LocalStore:
                 url=self.url,
                 retryable=True,
             ) from None
+
+    def _refuse_links(self, path: Path) -> None:
+        refuse_links(self._root, path.parent)
 
     # Names and errors
 

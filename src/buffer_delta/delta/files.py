@@ -18,6 +18,7 @@ column may be null in the file also where the table's may not.
 
 from __future__ import annotations
 
+import errno
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from buffer.clock import Clock, SystemClock
+from buffer.errors import InvalidInput, StorageError, StoreUnusable
 from buffer.store import Store
 from buffer_delta.delta.encodings import dictionary_columns, statistics_columns
 from buffer_delta.delta.file_rules import CODEC_SUFFIXES, CODECS, MIB
@@ -205,7 +207,7 @@ class FileWriter:
         name = f"part-{self._task:05d}-{self._new_id()}.c000{suffix}.parquet"
         where = folder(self._rules.partition_by, file.values)
         location = f"{where}/{name}" if where else name
-        self._store.put(location, memoryview(data).cast("B"))
+        self._put(location, data)
         return DataFile(
             path=as_uri(location),
             size=data.size,
@@ -214,3 +216,20 @@ class FileWriter:
             stats=stats,
             modification_time_ms=self._clock.now_ms(),
         )
+
+    def _put(self, location: str, data: pa.Buffer) -> None:
+        """Raises InvalidInput only where the partition's own values make the name one that cannot be: too long, say.
+
+        Without the causes, for of a failed task only the text arrives, and the first error in it tells whose fault it
+        is: that must be what the store makes of the system's.
+        """
+        try:
+            self._store.put(location, memoryview(data).cast("B"))
+        except StorageError as error:
+            raise error from None
+        except InvalidInput as error:
+            found = error.__cause__
+            if not isinstance(found, OSError) or found.errno == errno.ENAMETOOLONG:
+                raise
+            # A file, a pipe or a link to nowhere where the partition's folder belongs: no row has put it there.
+            raise StoreUnusable(str(error), location=location, url=self._store.url, retryable=False) from None

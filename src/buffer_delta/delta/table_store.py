@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 
 from buffer.errors import InvalidInput
 from buffer.store import Store, open_store
-from buffer.urls import public_url
+from buffer.store.linked import LinkedStore
+from buffer.urls import local_path, public_url
 
 _SPARK = "spark.hadoop."
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
@@ -56,7 +57,9 @@ class TableStore:
         return "://" in self.url
 
     def open(self) -> Store:
-        return open_store(self.url, **self.options)
+        """A local one goes through partitions that are links, to other disks say: Spark's writer does, too."""
+        path = None if self.is_remote else local_path(self.url)
+        return open_store(self.url if path is None else LinkedStore(path), **self.options)
 
 
 @dataclass(frozen=True, slots=True)

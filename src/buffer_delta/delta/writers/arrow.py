@@ -168,7 +168,7 @@ class ArrowWriter:
         _, sink, version = self._last
         try:
             sink.table.open().head(location_of(version))
-        except StorageError:
+        except (StorageError, InvalidInput):  # the latter: a link in place of the file
             return None
         return sink
 
