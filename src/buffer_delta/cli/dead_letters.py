@@ -35,6 +35,12 @@ _where_option = click.option(
     "--where", metavar="SQL", help="Only these: \"error LIKE 'not JSON%' AND _ingested_at > '2026-01-01'\"."
 )
 
+_stopped_option = click.option(
+    "--loaders-stopped",
+    is_flag=True,
+    help="No loader of this table runs, and nothing else writes to it. Wanted on S3 with Spark's usual log store.",
+)
+
 
 def _looking(command: F) -> F:
     """Options of the commands that need no queue."""
@@ -149,6 +155,9 @@ def _redrive(as_json: bool, **options: Any) -> None:
     the table. An entry that still fails comes back as a new letter. Interrupted, run it again; run twice, each letter
     goes once. Letters that stand for a whole batch (index -1) stay: they are not entries.
 
+    It may run beside the loader, but not on S3 with Spark's usual log store: there, stop the loader first and say so
+    with --loaders-stopped, or set a multi-cluster log store.
+
     \b
     Examples:
       buffer-delta redrive --config buffer.toml
@@ -170,7 +179,8 @@ def _redrive(as_json: bool, **options: Any) -> None:
         from buffer_delta.letters.redrive import redrive
         from buffer_delta.letters.table import DeltaLetters
 
-        letters = DeltaLetters(spark, table, options["where"], clock.now_ms)
+        stopped = bool(options["loaders_stopped"])
+        letters = DeltaLetters(spark, table, options["where"], clock.now_ms, loaders_stopped=stopped)
         home = QueueHome(letters.client_id, store, produce, clock)
         total = letters.count() if is_terminal(sys.stderr) else None
         with counting("sending letters back", total) as advance:
@@ -186,7 +196,7 @@ def _redrive(as_json: bool, **options: Any) -> None:
 
 def _redrive_command() -> click.Command:
     command: Any = _redrive
-    for option in (json_option, spark_options, _where_option, _table_option, queue_options):
+    for option in (json_option, spark_options, _stopped_option, _where_option, _table_option, queue_options):
         command = option(command)
     made: click.Command = click.command("redrive", short_help="Send dead letters back into the queue.")(command)
     return made

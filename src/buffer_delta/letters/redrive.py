@@ -20,6 +20,8 @@ What if it dies, or an older process wakes up …
     two at once              each finishes whatever claim it finds, so both may put n: once. Marking twice is no change
     it goes on elsewhere     a claim names its queue. A redrive to another one stops, and says which is unfinished
 
+It may run beside a loader where the table's log decides who was first; where it does not, `table.py` refuses.
+
 **Nothing goes round in circles**: letters are chosen from the version of the table at the start. One that comes back
 as a letter, while its redrive runs beside a loader, is new, and waits for the next.
 

@@ -8,7 +8,9 @@ of a batch that came from a redrive counts on from the letter with the same byte
 
 **Beside a running loader.** It only appends, and Delta lets an append and an UPDATE or MERGE pass each other. Only
 adding the column is in its way: its commit of that moment is tried again. Redrives and OPTIMIZE conflict with each
-other; what loses changes nothing, and is tried again here or by the walk.
+other; what loses changes nothing, and is tried again here or by the walk. All of this needs a log store that decides
+who was first. Spark's own on S3 does not: a redrive is a driver of its own, and its commit could replace one that the
+loader has put and acked, with the letters in it. There it is refused, unless nobody else writes (`loaders_stopped`).
 
 A claim is a MERGE with the number as `txnVersion`, in a session of its own: these are settings of the session, and
 must not reach anybody else's writes. Whole batches (`_index` -1) are not entries, and stay.
@@ -17,7 +19,7 @@ must not reach anybody else's writes. Whole batches (`_index` -1) are not entrie
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +28,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from buffer.errors import ContentionError, InvalidInput
+from buffer.errors import ContentionError, InvalidConfig, InvalidInput
 from buffer_delta.decode.dead_letters import WHOLE_BATCH
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.places import path_of
+from buffer_delta.delta.preflight import is_s3, puts_blindly
 from buffer_delta.delta.table import DeltaTarget
 from buffer_delta.errors import ConcurrentCommit
 from buffer_delta.letters.values import Claim, Key, Letter
@@ -108,9 +111,21 @@ class LetterTable:
 class DeltaLetters(LetterTable):
     """`values.Letters` on a Delta table: one redrive's view of it."""
 
-    def __init__(self, spark: SparkSession, name: str, where: str | None, now_ms: Callable[[], int]) -> None:
-        """Adds the column `redrive`, if it is not there. Raises what Spark has against the filter."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        where: str | None,
+        now_ms: Callable[[], int],
+        *,
+        loaders_stopped: bool = False,
+    ) -> None:
+        """Adds the column `redrive`, if it is not there. Raises what Spark has against the filter, and InvalidConfig
+        where it must be alone and nobody has said that it is."""
         super().__init__(spark, name)
+        location = self.target.location()
+        settings = dict(spark.sparkContext.getConf().getAll()) if is_s3(location) else {}
+        check_alone(name, location, settings, loaders_stopped=loaders_stopped)
         self._where = where
         self._now_ms = now_ms
         self._digests: dict[Key, str] = {}
@@ -268,6 +283,20 @@ class DeltaLetters(LetterTable):
         finally:
             self.spark.conf.unset(_APP_ID)
             self.spark.conf.unset(_VERSION)
+
+
+def check_alone(name: str, location: str, conf: Mapping[str, str], *, loaders_stopped: bool) -> None:
+    """Raises InvalidConfig where what a redrive commits could replace a commit of another driver. `conf`: Spark's."""
+    if loaders_stopped or not puts_blindly(location, conf):
+        return
+    raise InvalidConfig(
+        f"a redrive would put its commits into the table {name!r} ({location}) without a condition, and one of them "
+        "may replace a commit of a loader that runs, with the dead letters in it. Stop every loader of this table, and "
+        "whatever else writes to it, and say so with --loaders-stopped; or set a multi-cluster log store "
+        "(spark.delta.logStore.s3a.impl = io.delta.storage.S3DynamoDBLogStore) for all who write there",
+        key="loaders_stopped",
+        value=location,
+    )
 
 
 def _text(value: str) -> str:
