@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from buffer.manifest import Manifest, PackedMetadata
 from buffer.model import BatchDescriptor
 from buffer_delta.decode.fetching import Group
@@ -57,6 +59,7 @@ def test_should_take_bounded_memory_for_very_many_items_of_metadata(batches: Bat
     assert peak < 400 * items
 
 
+@pytest.mark.thorough
 def test_should_grow_no_faster_than_the_bytes_of_unique_keys() -> None:
     """1 to 16 MiB of records, each with a name of its own."""
     form = JsonFormat(max_columns=50)

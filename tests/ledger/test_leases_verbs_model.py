@@ -15,7 +15,7 @@ from buffer.errors import InvalidConfig, InvalidHandle, QueueBound
 from buffer.leases.values import peeked, stats_of
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
-from buffer.ledger.from_workers import all_finished, begins_there, check_free, finished_runs
+from buffer.ledger.from_workers import all_finished, check_free, finished_runs, is_left
 from buffer.ledger.lease_rules import Ack, Grant, Nack
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.lease_steps import phase as phase_of
@@ -225,7 +225,8 @@ class VerbsMachine(LeaseMachine):
             assert in_hand
             return
         assert not in_hand
-        assert begins_there(section, self.queue.start)
+        epoch = section.epoch
+        assert is_left(section, ledger_epoch=epoch, queue_epoch=epoch, first_sequence=self.queue.start)
         run = [sequence for sequence, story in self.stories.items() if story.state == "finished"]
         for sequence in run:
             assert all_finished(finished_runs(section), sequence, sequence)

@@ -69,6 +69,7 @@ def place(spark: SparkSession, tmp_path: Path) -> Place:
     return Place(spark, tmp_path)
 
 
+@pytest.mark.thorough
 def test_should_send_letters_back_once_however_often_it_is_killed(place: Place) -> None:
     """What comes back is still no record: it is a letter again, and counted."""
     assert place.letters() == [(0, n, b"[%d]" % n) for n in (1, 3, 5)]
@@ -92,6 +93,7 @@ def test_should_send_letters_back_once_however_often_it_is_killed(place: Place) 
     ]
 
 
+@pytest.mark.thorough
 def test_should_send_each_letter_back_once_where_two_and_a_loader_run_at_once(place: Place) -> None:
     """The second one runs in the middle of the first, and the loader commits new letters between their steps."""
     others: list[Redriven] = []

@@ -36,6 +36,7 @@ def in_a_session(folder: Path, *steps: dict[str, str]) -> list[Any]:
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
 
+@pytest.mark.thorough
 def test_should_find_tables_of_a_lasting_catalog_again_whatever_they_are_called(tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(2))
     produce(tmp_path / "other", numbered(1))

@@ -97,7 +97,7 @@ def passes(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
     assert made == count
 
 
-@pytest.mark.parametrize("writer", ["auto", "spark"])
+@pytest.mark.parametrize("writer", ["auto", pytest.param("spark", marks=pytest.mark.thorough)])
 def test_should_cost_one_pass_and_follow_every_change_of_the_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:

@@ -183,7 +183,9 @@ def test_should_isolate_entries_that_break_the_parser(
     ("transform", "bad", "reason"),
     [
         (with_number, b"Connection refused", "CAST_INVALID_INPUT"),
-        (with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"),
+        pytest.param(
+            *(with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"), marks=pytest.mark.thorough
+        ),
         (named, b"buffer.errors.StorageError: no answer", "KeyError: 'buffer.errors.StorageError: no answer'"),
     ],
 )
@@ -199,7 +201,7 @@ def test_should_isolate_entries_that_break_the_transform(
     assert reason in error
 
 
-@pytest.mark.parametrize("writer", ["spark", "arrow"])
+@pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.thorough), "arrow"])
 def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
 ) -> None:

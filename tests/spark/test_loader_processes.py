@@ -192,6 +192,7 @@ def test_should_finish_the_commit_in_hand_on_sigterm(
     assert_exactly_once(tmp_path / "table", 60)
 
 
+@pytest.mark.thorough
 def test_should_load_once_when_killed_after_every_step(tmp_path: Path, config: Config) -> None:
     """kill -9 after each line of the loop, with rows for two tables; each run meets what the one before left behind."""
     dead = str(tmp_path / "dead")

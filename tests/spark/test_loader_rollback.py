@@ -59,7 +59,9 @@ CASES = [(wrong, was_loaded) for wrong in WRONG for was_loaded in (False, True)]
 CASES.remove(("a partition column that is not there", True))  # its partitions are those that the table has
 
 
-@pytest.mark.parametrize(("wrong", "was_loaded"), CASES)
+@pytest.mark.parametrize(
+    ("wrong", "was_loaded"), [pytest.param(*case, marks=() if case[1] else pytest.mark.thorough) for case in CASES]
+)
 def test_should_refuse_a_wrong_configuration_and_load_once_it_is_rolled_back(
     spark: SparkSession, tmp_path: Path, wrong: str, was_loaded: bool
 ) -> None:

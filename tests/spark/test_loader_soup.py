@@ -18,6 +18,7 @@ from tests.spark.soups import KINDS, SOUPS, Soup, kind_of
 pytestmark = pytest.mark.spark
 
 BATCH = 2500
+SHORT = ("json", "evolving json", "csv", "avro")  # the others differ in their parsers, which have tests of their own
 LONG = 210  # bad ones of each format, each among a thousand good ones: 2,100 in all, among 2,100,000
 
 Place = tuple[int, int]
@@ -59,7 +60,9 @@ def judge(spark: SparkSession, soup: Soup, tables: dict[str, Path], dead: Path, 
 @pytest.mark.parametrize(
     "is_long", [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)]
 )
-@pytest.mark.parametrize("name", SOUPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.thorough) for name in SOUPS]
+)
 def test_should_load_a_soup_through_constraints_partitions_and_routes(
     spark: SparkSession, tmp_path: Path, name: str, is_long: bool
 ) -> None:

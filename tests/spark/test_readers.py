@@ -158,6 +158,7 @@ def test_should_be_deleted_from_and_compacted_by_others(spark: SparkSession, tab
     assert [row["id"] for row in by_duckdb(copy, "id", 0)] == list(range(60))
 
 
+@pytest.mark.thorough
 def test_should_be_deleted_from_and_cleaned_up_by_spark_whatever_the_partitions_are_called(
     spark: SparkSession, tmp_path: Path
 ) -> None:

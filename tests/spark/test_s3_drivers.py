@@ -205,6 +205,7 @@ def test_should_recognise_its_own_commit_where_the_reply_is_lost(drivers: Driver
 
 
 @pytest.mark.parametrize("lands", ["before it dies", "after it died"])
+@pytest.mark.thorough
 def test_should_load_once_where_a_driver_dies_with_its_commit_on_the_way(
     drivers: Drivers, tmp_path: Path, lands: str
 ) -> None:

@@ -85,6 +85,7 @@ class Disturbance:
         executor.kill()
 
 
+@pytest.mark.thorough
 def test_should_read_and_write_each_row_once_when_executors_are_killed(
     cluster: Cluster, s3_server: S3Server, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def kill_often(folder: Path, kills: int, seed: int) -> None:
     assert manifest.first_sequence == manifest.next_sequence == produced // ENTRIES_PER_BATCH
 
 
+@pytest.mark.thorough
 def test_should_load_each_entry_once_when_the_query_is_killed_a_few_times(tmp_path: Path) -> None:
     kill_often(tmp_path, kills=3, seed=random.SystemRandom().randrange(1 << 32))
 

@@ -45,6 +45,7 @@ def test_should_bring_a_frame_through_a_queue_into_a_table(
     assert_exactly_once(spark, tmp_path / "events", 1000)
 
 
+@pytest.mark.thorough
 def test_should_run_the_streaming_job_twice(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def test_should_compact_what_it_wrote_without_touching_exactly_once(spark: Spark
     assert_exactly_once(spark, table, 70)
 
 
+@pytest.mark.thorough
 def test_should_load_into_tables_that_compact_themselves(spark: SparkSession, tmp_path: Path) -> None:
     """Delta's own `optimizeWrite` and `autoCompact`, as the docs recommend them."""
     produce(tmp_path / "queue", numbered(6))
