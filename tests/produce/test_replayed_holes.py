@@ -15,6 +15,7 @@ from buffer.errors import (
     BatchCollected,
     BufferQueueError,
     ContentionError,
+    Doubt,
     IdempotencyConflict,
     MarksLost,
     ProducerStopped,
@@ -23,6 +24,7 @@ from buffer.errors import (
 )
 from buffer.manifest import Manifest
 from buffer.produce.adopt import CallId, append_uploads
+from buffer.produce.client_seqs import is_overtaken
 from buffer.produce.durability import Durable
 from buffer.produce.groups import LATE_LOOKS
 from buffer.produce.producer import Producer
@@ -279,6 +281,15 @@ def test_should_raise_the_first_attempts_own_error(world: World, monkeypatch: py
 
 
 # A producer with a client id
+
+
+def test_should_go_on_by_itself_behind_what_was_overtaken_unless_its_batch_is_gone() -> None:
+    conflict = IdempotencyConflict.of("a", 1, durable_seq=1, in_queue=None)
+    unseen, gone = Doubt(1, 1, AppendOutcomeUnknown("?")), Doubt(0, 0, BatchCollected("gone", sequence=3))
+    assert is_overtaken(conflict)
+    assert is_overtaken(conflict.doubted((unseen,))), "the next run looks before it goes on"
+    assert not is_overtaken(conflict.doubted((unseen, gone)))
+    assert not is_overtaken(ProducerStopped.after(conflict.doubted((gone,)), "a"))
 
 
 def lose_call(world: World, *, heads_fail: int) -> None:

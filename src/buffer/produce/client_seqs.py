@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from buffer.errors import IdempotencyConflict, InvalidInput
+from buffer.errors import BatchCollected, IdempotencyConflict, InvalidInput
 from buffer.marks import CLIENT_SEQ_MAX
 from buffer.produce.durability import CallWatcher, DurabilityWatcher, WriteHandle
 
@@ -92,8 +92,9 @@ class ClientSeqs:
 def is_overtaken(error: BaseException | None) -> bool:
     """Whether a failure began with a conflict: an append of an earlier run has landed since this one opened.
 
-    Not if its batch is in doubt: nobody goes on behind that.
+    Not if its batch is gone: nobody goes on behind that. One that could not be seen is looked at by the next run,
+    before that goes on behind it (`Replays.check_newest`).
     """
     while error is not None and not isinstance(error, IdempotencyConflict):
         error = error.__cause__
-    return error is not None and not error.doubts
+    return error is not None and not any(isinstance(doubt.error, BatchCollected) for doubt in error.doubts or ())

@@ -31,7 +31,7 @@ from buffer.errors import AppendOutcomeUnknown, BatchCollected, Doubt, StorageEr
 from buffer.manifest import Manifest
 from buffer.marks import Mark, mark_of
 from buffer.produce.durability import DurabilityWatcher, Durable, WriteHandle
-from buffer.produce.groups import LateLook, queue_producer
+from buffer.produce.groups import LATE_LOOKS, LateLook, queue_producer
 from buffer.store.base import CanHead, CanSwap
 
 
@@ -115,6 +115,16 @@ class Replays:
         return WriteHandle(watcher, handle.ingestion_time_ms, given)
 
     def _read(self) -> list[Carried]:
+        """As persistent as the look at an object: what a hiccup hides from it is as unknown."""
+        for attempt in LATE_LOOKS.attempts(self._clock):
+            try:
+                return self._read_once()
+            except StorageError as error:
+                if not error.retryable or attempt + 1 == LATE_LOOKS.attempts_max:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _read_once(self) -> list[Carried]:
         manifest = self._manifest()
         entries = carried(manifest, self._client_id)
         if not entries:
