@@ -16,8 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from buffer.errors import InvalidConfig, InvalidInput
-from buffer_delta.delta import create
-from buffer_delta.delta import log as delta_log
+from buffer_delta.delta import create, log_files
 from buffer_delta.delta.places import path_of
 from buffer_delta.delta.preflight import log_store_warnings, retention_warnings
 from buffer_delta.delta.state import NO_TABLE, NOTHING, Commit, TableState
@@ -598,10 +597,31 @@ def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, 
 def test_should_compute_the_position_where_a_commit_is_too_large_to_be_read(
     spark: SparkSession, target: DeltaTarget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta_log, "ACTIONS_READ_MAX", 1)
+    monkeypatch.setattr(log_files, "ACTIONS_READ_MAX", 1)
     append(target, rows(spark), 4)
     assert position(target) == 4
     assert append(target, rows(spark), 9, first=5).after.position == 9
+
+
+def test_should_read_a_local_log_as_the_log_store_does(spark: SparkSession, target: DeltaTarget) -> None:
+    append(target, rows(spark), 4)
+    append(target, rows(spark), 9, first=5)
+    java = target._log.java
+    direct, through_spark = target._log.files, log_files.ThroughSpark(spark, java, java.logPath())
+    assert isinstance(direct, log_files.OnDisk)
+    for version in range(4):  # one more than there are
+        assert direct.exists(version) == through_spark.exists(version) == (version < 3)
+        assert direct.head(version) == through_spark.head(version)
+        assert direct.actions(version) == through_spark.actions(version)
+
+
+def test_should_read_through_the_log_store_that_somebody_chose(
+    spark: SparkSession, target: DeltaTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target._log, "_has_own_store", True)
+    append(target, rows(spark), 4)
+    assert append(target, rows(spark), 9, first=5).after.position == 9
+    assert isinstance(target._log.files, log_files.ThroughSpark)
 
 
 @pytest.mark.parametrize("by_name", [False, True])

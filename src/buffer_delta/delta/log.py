@@ -3,12 +3,11 @@
 delta-spark's public Python API has no way to ask for an app's last transaction, so this goes to the classes below.
 Everything it touches is listed here:
 
-    DeltaLog.forTable, .invalidateCache, .update, .unsafeVolatileSnapshot, .store, .logPath, .dataPath,
-    .newDeltaHadoopConf
+    DeltaLog.forTable, .invalidateCache, .update, .unsafeVolatileSnapshot, .logPath, .dataPath
     Snapshot.version, .metadata and .protocol (and their .json), .schema, .transactions
-    LogStore.read, .readAsIterator; SparkSession.setActiveSession
+    SparkSession.setActiveSession
 
-`writers/spark.py` and `create.py` go the same way, and list their own.
+`log_files.py`, `writers/spark.py` and `create.py` go the same way, and list their own.
 
 **One look** is the newest snapshot and the few commits since the look before, each read once: position, table id,
 columns and what took rows back all come from it. Nothing is taken from an earlier look without asking whether the log
@@ -26,14 +25,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta.tables import DeltaTable
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StructType
 
 from buffer_delta.delta.history import find_rewrite
+from buffer_delta.delta.log_files import STORE_SETTINGS, LogFiles, OnDisk, ThroughSpark, local_folder
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.state import NO_TABLE, NOTHING, Rewrite, TableState
 from buffer_delta.delta.txn import Txn
@@ -43,13 +44,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COMMITS_READ_MAX = 30  # beyond that, computing the table's state is faster
-ACTIONS_READ_MAX = 5_000  # of one commit: an OPTIMIZE of a large table has many more, and the state is cheaper
 HELD_MAX = 10  # versions: as often as Delta makes checkpoints
 _ELSEWHERE = ("catalogManaged", "catalogOwned", "coordinatedCommits")
 """What a table has in its protocol or properties whose newest commits may not be in its log yet."""
 _INFO = '{"commitInfo"'
 _METADATA = '{"metaData"'
-_INFO_AMONG_FIRST = 8  # it is the first action, but for other writers' habits
+_HEAD = 8  # actions of a commit that was read: enough to find what it says about itself
 
 # The second is Databricks' own build.
 _CLASSES = ("org.apache.spark.sql.delta.DeltaLog", "com.databricks.sql.transaction.tahoe.DeltaLog")
@@ -82,9 +82,14 @@ class Snapshot:
         self.java = snapshot
         self.version = int(snapshot.version())
 
+    @cached_property
+    def metadata(self) -> str:
+        """The action, as JSON."""
+        return str(self.java.metadata().json())
+
     @property
     def table_id(self) -> str:
-        return str(self.java.metadata().id())
+        return str(json.loads(self.metadata)["metaData"]["id"])
 
     @property
     def columns(self) -> list[str]:
@@ -97,12 +102,27 @@ class Snapshot:
 
     def facts(self) -> str:
         """Its protocol and its metadata, as JSON."""
-        return f"{self.java.protocol().json()}{self.java.metadata().json()}"
+        return f"{self.java.protocol().json()}{self.metadata}"
 
     def computed_position(self, app_id: str) -> int:
         """What the state of the whole table says: exact, and three Spark jobs if nobody has asked before."""
         found = self.java.transactions().get(app_id)
         return int(found.get()) if found.isDefined() else NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a table's metadata says."""
+
+    metadata: str
+    table_id: str
+    schema: StructType
+    rules: TableRules
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> _Facts:
+        schema = StructType.fromJson(json.loads(str(snapshot.java.schema().json())))
+        return cls(snapshot.metadata, snapshot.table_id, schema, TableRules.of_metadata(snapshot.metadata))
 
 
 class DeltaLog:
@@ -119,16 +139,15 @@ class DeltaLog:
         self._class: Any = None
         self._log: Any = None
         # Each step of a Java name is a call: looked up once.
-        self._path_class: Any = spark._jvm.org.apache.hadoop.fs.Path
+        self._for_table: Any = None
         self._none: Any = spark._jvm.scala.Option.empty()
         self._activate: Any = session_class(spark).setActiveSession
-        self._log_path: Any = None
-        self._conf: Any = None
+        self._files: LogFiles | None = None
+        """As of this look; a folder on the disk stays."""
         self._known: _Known | None = None
         self._listed: int | None = None
         """The version at which the log was listed last; None: it must be."""
-        self._schema: tuple[str, StructType] | None = None
-        self._rules: tuple[str, TableRules] | None = None
+        self._facts: _Facts | None = None
         self._heads: dict[int, list[str]] = {}
         """The beginnings of commits that were read during this look."""
 
@@ -136,9 +155,9 @@ class DeltaLog:
         """Whether there is a log. Delta asks the thread for its session: queries set it, plain jobs do not."""
         self._activate(self._spark._jsparkSession)
         self._heads.clear()
-        self._conf = None
         self._log = self._open()
-        self._log_path = self._log.logPath() if self._log is not None else None
+        if self._path is None or not isinstance(self._files, OnDisk):  # a name may be that of another place by now
+            self._files = None
         return self._log is not None
 
     def newest(self) -> Snapshot | None:
@@ -163,8 +182,8 @@ class DeltaLog:
             table_id=known.table_id,
             position=known.position,
             rewrite=known.rewrite,
-            schema=self.schema(snapshot),
-            rules=self._rules_of(snapshot),
+            schema=self._facts_of(snapshot).schema,
+            rules=self._facts_of(snapshot).rules,
             mark=known.mark,
             snapshot=snapshot,
         )
@@ -180,41 +199,38 @@ class DeltaLog:
         if not known.version <= snapshot.version < self._listed + HELD_MAX:
             return None
         # A log that was put back, or that of another table by that name, has other commits or lacks them.
-        if self._exists(snapshot.version + 1) or self._mark(known.version) != known.mark:
+        if self.files.exists(snapshot.version + 1) or self._mark(known.version) != known.mark:
             return None
-        is_whole = snapshot.version == known.version or self._exists(snapshot.version)
-        return snapshot if is_whole and snapshot.table_id == known.table_id else None
+        is_whole = snapshot.version == known.version or self.files.exists(snapshot.version)
+        return snapshot if is_whole and self._facts_of(snapshot).table_id == known.table_id else None
 
-    def _exists(self, version: int) -> bool:
-        path = self._commit_path(version)
-        return bool(path.getFileSystem(self._settings()).exists(path))
+    @property
+    def files(self) -> LogFiles:
+        """The single commits. Only after `newest` or `look` has found the table."""
+        if self._files is None:
+            path = self.java.logPath()
+            folder = None if self._has_own_store else local_folder(path)
+            self._files = OnDisk(folder) if folder else ThroughSpark(self._spark, self.java, path)
+        return self._files
 
-    def _commit_path(self, version: int) -> Any:
-        return self._path_class(self._log_path, f"{version:020d}.json")
-
-    def _settings(self) -> Any:
-        """Hadoop's, as of this look: each asking copies all of them."""
-        if self._conf is None:
-            self._conf = self.java.newDeltaHadoopConf()
-        return self._conf
+    @cached_property
+    def _has_own_store(self) -> bool:
+        conf = self._spark.sparkContext.getConf()
+        return any(conf.get(name) for name in STORE_SETTINGS)
 
     def schema(self, snapshot: Snapshot) -> StructType:
         """The columns at this snapshot. Parsed again only if they are others than at the last call."""
-        text = str(snapshot.java.schema().json())
-        if self._schema is None or self._schema[0] != text:
-            self._schema = (text, StructType.fromJson(json.loads(text)))
-        return self._schema[1]
+        return self._facts_of(snapshot).schema
 
-    def _rules_of(self, snapshot: Snapshot) -> TableRules:
-        text = str(snapshot.java.metadata().json())
-        if self._rules is None or self._rules[0] != text:
-            self._rules = (text, TableRules.of_metadata(text))
-        return self._rules[1]
+    def _facts_of(self, snapshot: Snapshot) -> _Facts:
+        if self._facts is None or self._facts.metadata != snapshot.metadata:
+            self._facts = _Facts.of(snapshot)
+        return self._facts
 
     def is_replaced(self, snapshot: Snapshot) -> bool:
         """Whether the first version of the log is another table's than this snapshot of it, which the JVM holds: where
         two create a table on S3 at the same moment, the second replaces what the first has put."""
-        actions = self._actions(0) if snapshot.version == 0 else None
+        actions = self.files.actions(0) if snapshot.version == 0 else None
         found = (json.loads(action)["metaData"]["id"] for action in actions or () if action.startswith(_METADATA))
         return next(found, snapshot.table_id) != snapshot.table_id
 
@@ -238,7 +254,7 @@ class DeltaLog:
         return None if position == NOTHING else find_rewrite(self.commit_info, newest, app_id, position)
 
     def _known_at(self, app_id: str, snapshot: Snapshot) -> _Known:
-        table_id = snapshot.table_id
+        table_id = self._facts_of(snapshot).table_id
         known = self._known
         if known is None or (known.app_id, known.table_id) != (app_id, table_id):
             known = _Known(app_id, table_id, -1, None, NOTHING, None)  # before the first commit
@@ -258,10 +274,10 @@ class DeltaLog:
             return None
         position = known.position
         for number in range(known.version + 1, version + 1):
-            actions = self._actions(number)
+            actions = self.files.actions(number)
             if actions is None:
                 return None
-            self._heads[number] = actions[:_INFO_AMONG_FIRST]
+            self._heads[number] = actions[:_HEAD]
             for action in actions:  # the newest counts, and an app is in a commit once
                 if action.startswith('{"txn"') and (txn := json.loads(action)["txn"])["appId"] == known.app_id:
                     position = int(txn["version"])
@@ -269,7 +285,7 @@ class DeltaLog:
 
     def _mark(self, version: int) -> str | None:
         if version not in self._heads:
-            self._heads[version] = self._head(version) or []
+            self._heads[version] = self.files.head(version) or []
         return next(iter(self._heads[version]), None)
 
     @property
@@ -289,57 +305,26 @@ class DeltaLog:
 
     def commit_info(self, version: int) -> Mapping[str, Any] | None:
         """What one commit says about itself. None if that part of the log was cleaned up or says nothing."""
-        for action in self._heads.get(version) or self._head(version) or ():
+        for action in self._heads.get(version) or self.files.head(version) or ():
             if action.startswith(_INFO):
                 info: Mapping[str, Any] = json.loads(action)["commitInfo"]
                 return info
         return None
 
-    def _actions(self, version: int) -> list[str] | None:
-        """All actions of one commit, as JSON. None if it was cleaned up, or is too large to be looked through."""
-        lines = self._read(version, "read")
-        if lines is None or lines.size() > ACTIONS_READ_MAX:
-            return None
-        text: str = lines.mkString("\n")  # one call: asking for each line would be one each
-        return text.split("\n")
-
-    def _head(self, version: int) -> list[str] | None:
-        """The first actions of one commit, up to its commitInfo, without reading the rest. None if it is gone."""
-        lines = self._read(version, "readAsIterator")
-        if lines is None:
-            return None
-        found: list[str] = []
-        try:
-            while len(found) < _INFO_AMONG_FIRST and lines.hasNext():
-                found.append(str(lines.next()))
-                if found[-1].startswith(_INFO):
-                    break
-        finally:
-            lines.close()
-        return found
-
-    def _read(self, version: int, how: str) -> Any:
-        path = self._commit_path(version)
-        try:
-            return getattr(self.java.store(), how)(path, self._settings())
-        except Py4JJavaError as error:
-            if error.java_exception.getClass().getSimpleName() == "FileNotFoundException":
-                return None
-            raise
-
     def _open(self) -> Any:
         """The JVM's log object; None if the catalog has no such table."""
         if self._class is None:
             self._class = self._find_class()
+            self._for_table = self._class.forTable
         session = self._spark._jsparkSession
         if self._path is not None:
-            return self._class.forTable(session, self._path)
+            return self._for_table(session, self._path)
         try:
             try:
                 identifier = session.sessionState().sqlParser().parseTableIdentifier(self._name)
             except ParseException:  # three parts: another catalog, which only the general and slower way knows
                 return DeltaTable.forName(self._spark, self._name)._jdt.deltaLog()
-            return self._class.forTable(session, identifier)
+            return self._for_table(session, identifier)
         except AnalysisException as error:
             if (error.getCondition() or "").startswith(_NO_TABLE):
                 return None

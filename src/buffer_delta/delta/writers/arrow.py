@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_METRICS = ("numFiles", "numOutputRows", "numOutputBytes")
 _SIZE_PROPERTY = "delta.targetFileSize"
 _STORE_SETTINGS = r"^(fs\.(s3a|azure|gs|defaultFS)|google\.cloud|hadoop\.security\.credential).*"
 
@@ -86,7 +87,7 @@ class ArrowWriter:
 
     def why_not(self, snapshot: Snapshot) -> str | None:
         """What a table has against it."""
-        found = self._fitting_store(*_said(snapshot.java), snapshot.log, snapshot.version)
+        found = self._fitting_store(*_seen(snapshot), snapshot.log, snapshot.version)
         return found.reason if isinstance(found, Unfit) else None
 
     def why_not_made(self, properties: Mapping[str, str], java_log: Any) -> str | None:
@@ -101,7 +102,7 @@ class ArrowWriter:
         begun = self._transactions.begin(prepared.seen, txn, self._nothing, merge_schema=prepared.merge_schema)
         begun.update_columns(fitted(prepared.rows.schema, prepared.seen.schema))
         protocol, metadata = _said(begun.transaction)
-        table = self._fitting_store(protocol, metadata, begun.log, prepared.seen.snapshot.version)
+        table = self._fitting_store(protocol, metadata, begun.log, prepared.seen.snapshot.version, begun.location)
         if isinstance(table, Unfit):
             return table
         rules = self._rules(protocol, metadata)
@@ -123,10 +124,9 @@ class ArrowWriter:
         self, begun: Begun, prepared: Prepared, txn: Txn, table: TableStore, protocol: str, metadata: str
     ) -> OwnCommit | None:
         """Where Spark would put the commit without a condition, and nothing in it is Delta's alone to do."""
-        location = str(begun.log.dataPath().toString())
         if (
-            not is_s3(location)
-            or not puts_blindly(location, self._spark_settings)
+            not is_s3(begun.location)
+            or not puts_blindly(begun.location, self._spark_settings)
             or why_not_put(protocol, metadata) is not None
         ):
             return None
@@ -135,7 +135,7 @@ class ArrowWriter:
         if self._why_not_trusted(table) is not None:
             return None
         seen = prepared.seen.snapshot
-        changes = tuple(now for now, then in zip((protocol, metadata), _said(seen.java), strict=True) if now != then)
+        changes = tuple(now for now, then in zip((protocol, metadata), _seen(seen), strict=True) if now != then)
         return OwnCommit(begun, table, txn, seen.version, seen.table_id, prepared.seen.mark, changes)
 
     def _why_not_trusted(self, table: TableStore) -> str | None:
@@ -175,27 +175,29 @@ class ArrowWriter:
     def sink_of(self, snapshot: Snapshot, rows: StructType | None) -> FileSink | None:
         """What rows that bring nothing new would go into, as the table is now. None: Spark writes them, or they do."""
         names = {field.name.lower() for field in rows.fields} if rows is not None else set()
-        protocol, metadata = _said(snapshot.java)
+        protocol, metadata = _seen(snapshot)
         table = self._fitting_store(protocol, metadata, snapshot.log, snapshot.version)
         if isinstance(table, Unfit) or not names <= {name.lower() for name in snapshot.columns}:
             return None
         rules = self._rules(protocol, metadata)
         return None if isinstance(rules, Unfit) else FileSink(rules, table)
 
-    def _fitting_store(self, protocol: str, metadata: str, java_log: Any, version: int) -> TableStore | Unfit:
+    def _fitting_store(
+        self, protocol: str, metadata: str, java_log: Any, version: int, location: str | None = None
+    ) -> TableStore | Unfit:
         """The store for the files of a table that says this of itself, and which Spark has read at that version."""
         reason = why_not(protocol, metadata) or self._of_session()
         if reason is not None:
             return Unfit(reason)
-        table = self._store(java_log)
+        table = self._store(java_log, location)
         if isinstance(table, NoStore):
             return Unfit(table.reason)
         unseen = self._unseen(table, version)
         return table if unseen is None else Unfit(unseen)
 
-    def _store(self, java_log: Any) -> TableStore | NoStore:
+    def _store(self, java_log: Any, location: str | None = None) -> TableStore | NoStore:
         """The table's own store, by the settings that its log is read with."""
-        location = str(java_log.dataPath().toString())
+        location = location or str(java_log.dataPath().toString())
         # Each setting is a call to the JVM: only those that count, and none for local files.
         is_local = location.startswith("file:") or self._table_options is not None
         settings = {} if is_local else dict(java_log.newDeltaHadoopConf().getValByRegex(_STORE_SETTINGS))
@@ -243,9 +245,14 @@ class ArrowWriter:
         return None
 
 
-def _said(java: Any) -> tuple[str, str]:
-    """What a snapshot or a transaction says of its table, as Delta writes it: the protocol and the metadata."""
-    return str(java.protocol().json()), str(java.metadata().json())
+def _said(transaction: Any) -> tuple[str, str]:
+    """What a transaction says of its table, as Delta writes it: the protocol and the metadata."""
+    return str(transaction.protocol().json()), str(transaction.metadata().json())
+
+
+def _seen(snapshot: Snapshot) -> tuple[str, str]:
+    """The same of a snapshot, which has its metadata at hand."""
+    return str(snapshot.java.protocol().json()), snapshot.metadata
 
 
 class _JavaNames:
@@ -253,10 +260,23 @@ class _JavaNames:
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
-        self.python = jvm.org.apache.spark.api.python.PythonUtils
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        self.to_seq = python.toSeq
         self.action_of = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
         self.auto_compact = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "AutoCompact$"), "MODULE$")
-        self.metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        metric, context = (
+            jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric,
+            spark.sparkContext._jsc.sc(),
+        )
+        self._metrics = {name: metric(context, name) for name in _METRICS}
+        self._metrics_map = python.toScalaMap(self._metrics)
+
+    def metrics(self, counts: Mapping[str, int]) -> Any:
+        """For DESCRIBE HISTORY, as a commit takes them. They are the same objects for every commit, and each reads them
+        before it returns."""
+        for name, count in counts.items():
+            self._metrics[name].set(count)
+        return self._metrics_map
 
 
 @dataclass(frozen=True)
@@ -299,7 +319,7 @@ class OwnCommit:
 
 
 def _counts(files: WrittenFiles) -> dict[str, int]:
-    return {"numFiles": len(files.actions), "numOutputRows": files.rows, "numOutputBytes": files.size_bytes}
+    return dict(zip(_METRICS, (len(files.actions), files.rows, files.size_bytes), strict=True))
 
 
 @dataclass(frozen=True)
@@ -314,24 +334,15 @@ class _ArrowStaged:
     def commit(self) -> Written | None:
         if self.own is not None:
             return self.own.commit(self.files)
-        begun, files, python = self.begun, self.files, self.java.python
+        begun, files, java = self.begun, self.files, self.java
         session = begun.spark._jsparkSession
         position = begun.command.createSetTransaction(session, begun.log, begun.options).get()
-        actions = python.toSeq([position, *map(self.java.action_of, files.actions)])
-        counts = _counts(files)
-        begun.transaction.registerSQLMetrics(session, python.toScalaMap(self._metrics(counts)))
+        actions = java.to_seq([position, *map(java.action_of, files.actions)])
+        begun.transaction.registerSQLMetrics(session, java.metrics(_counts(files)))
         if files.actions:  # as Delta's own writer does: the hook looks itself whether the table wants it
-            begun.transaction.registerPostCommitHook(self.java.auto_compact)
-        version = begun.commit(actions, python.toScalaMap({}))
+            begun.transaction.registerPostCommitHook(java.auto_compact)
+        version = begun.commit(actions, begun.names.no_map)
         return None if version is None else Written(version, files.rows, len(files.actions), files.size_bytes)
-
-    def _metrics(self, counts: Mapping[str, int]) -> dict[str, Any]:
-        """For DESCRIBE HISTORY."""
-        context, made = self.begun.spark._jsparkSession.sparkContext(), {}
-        for name, count in counts.items():
-            made[name] = self.java.metric(context, name)
-            made[name].set(count)
-        return made
 
 
 class Auto:

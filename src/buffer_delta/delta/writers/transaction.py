@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -63,8 +64,13 @@ class Transactions:
         self._options = self._delta.DeltaOptions
         self._command = self._delta.commands.WriteIntoDelta
         self._operation = getattr(self._delta, "DeltaOperations$Write")
+        self.to_map: Any = self.python.toScalaMap
         self.nothing = self.python.toSeq([])
-        self.no_map = self.python.toScalaMap({})
+        self.no_map = self.to_map({})
+        self._some_of_nothing = self._some(self.nothing)
+        self._conf = spark._jsparkSession.sessionState().conf()
+        self._type_of: Any = jvm.org.apache.spark.sql.types.DataType.fromJson
+        self._types: tuple[str, Any] | None = None
 
     @staticmethod
     def fit(spark: SparkSession) -> bool:
@@ -77,11 +83,10 @@ class Transactions:
 
     def begin(self, seen: TableState, txn: Txn, rows: DataFrame, *, merge_schema: bool) -> Begun:
         """On top of what was seen. `rows` are those that Delta's command would write, if it is asked to."""
-        session = self._spark._jsparkSession
         delta_log, snapshot = seen.snapshot.log, seen.snapshot.java
         catalog = delta_log.initialCatalogTable()
-        options = self.python.toScalaMap(write_options(txn, merge_schema=merge_schema))
-        made = self._options(options, session.sessionState().conf())
+        options = self.to_map(write_options(txn, merge_schema=merge_schema))
+        made = self._options(options, self._conf)
         command = self._command(
             delta_log,
             self._append,
@@ -100,10 +105,17 @@ class Transactions:
         transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
         merged = self._some(True) if merge_schema else self.none
         operation = self._operation(
-            self._append, self._some(self.nothing), self.none, made.userMetadata(), self.none, self.none, merged,
+            self._append, self._some_of_nothing, self.none, made.userMetadata(), self.none, self.none, merged,
             self.none, self.none,
         )  # fmt: skip
-        return Begun(self._spark, delta_log, transaction, command, self._some(made), operation)
+        return Begun(self._spark, self, delta_log, transaction, command, self._some(made), operation)
+
+    def java_type(self, columns: StructType) -> Any:
+        """The JVM's own object for these columns, made again only if they are others than at the last call."""
+        text = columns.json()
+        if self._types is None or self._types[0] != text:
+            self._types = (text, self._type_of(text))
+        return self._types[1]
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,7 @@ class Begun:
     """A transaction that holds nothing yet, and the command that could fill it."""
 
     spark: SparkSession
+    names: Transactions
     log: Any
     transaction: Any
     command: Any
@@ -119,12 +132,9 @@ class Begun:
 
     def update_columns(self, columns: StructType) -> None:
         """Give the table the columns that such rows bring, in this transaction. Raises what Delta has against it."""
-        session, jvm = self.spark._jsparkSession, self.spark._jvm
-        python = jvm.org.apache.spark.api.python.PythonUtils
-        java_type = jvm.org.apache.spark.sql.types.DataType.fromJson(columns.json())
-        self.command.updateMetadata(
-            session, self.transaction, java_type, python.toSeq([]), python.toScalaMap({}), False, False
-        )
+        session, names = self.spark._jsparkSession, self.names
+        java_type = names.java_type(columns)
+        self.command.updateMetadata(session, self.transaction, java_type, names.nothing, names.no_map, False, False)
 
     def commit(self, actions: Any, tags: Any) -> int | None:
         """The version that it made; None if Delta saw nothing to commit."""
@@ -132,9 +142,14 @@ class Begun:
         self.refresh()
         return None if version.isEmpty() else int(version.get())
 
+    @cached_property
+    def location(self) -> str:
+        """Where the table's files are, as Spark says it."""
+        return str(self.log.dataPath().toString())
+
     def refresh(self) -> None:
         """Whoever has cached the table sees the rows."""
-        self.spark.catalog.refreshByPath(str(self.log.dataPath().toString()))
+        self.spark.catalog.refreshByPath(self.location)
 
     def counted(self, version: int | None) -> Written | None:
         """What Delta itself counted while it wrote."""
