@@ -189,6 +189,37 @@ def test_should_conflict_with_the_same_apps_other_commit(spark: SparkSession, ta
     assert bystander.commit().version == 5  # a blind append of somebody else's is none of our business
 
 
+def test_should_put_the_checksum_that_delta_would(spark: SparkSession, table: Path) -> None:
+    into = target(spark, table)
+    append(into, spark.sql(ROWS), 1)
+    commit = append(into, spark.sql(ROWS), 2)
+    assert commit.after.snapshot is not None
+    put = table / "_delta_log" / f"{commit.version:020d}.crc"
+    ours = json.loads(put.read_text())
+    assert not put.with_name(f".{put.name}.crc").exists(), "Hadoop did not write it"
+    put.unlink()
+    log, snapshot = commit.after.snapshot.log, commit.after.snapshot.java
+    hook: Any = getattr(spark._jvm.org.apache.spark.sql.delta.hooks, "ChecksumHook$WriteChecksum")  # type: ignore[union-attr]
+    hook(spark._jsparkSession, log, ours["txnId"], snapshot)
+    assert ours == json.loads(put.read_text())
+    assert ours["numFiles"] == 2
+
+
+def test_should_leave_checksums_to_delta_where_the_session_wants_them_otherwise(
+    spark: SparkSession, table: Path
+) -> None:
+    setting = "spark.databricks.delta.writeChecksumFile.enabled"
+    into = target(spark, table)
+    append(into, spark.sql(ROWS), 1)
+    spark.conf.set(setting, "false")
+    try:
+        commit = append(into, spark.sql(ROWS), 2)
+    finally:
+        spark.conf.unset(setting)
+    assert commit.after.position == 2
+    assert not (table / "_delta_log" / f"{commit.version:020d}.crc").exists()
+
+
 def test_should_record_progress_without_rows(spark: SparkSession, table: Path) -> None:
     into = target(spark, table)
     append(into, spark.range(1))

@@ -44,6 +44,7 @@ from buffer_delta.delta.sink import FileSink, WrittenFiles
 from buffer_delta.delta.table_store import NoStore, TableStore, table_store
 from buffer_delta.delta.txn import Txn
 from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Written
+from buffer_delta.delta.writers.checksum import Checksums
 from buffer_delta.delta.writers.transaction import Begun, Transactions
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class ArrowWriter:
         """Stores that were asked whether they keep their word, and why not."""
         self._nothing = spark.createDataFrame([], "nothing INT")
         self._java = _JavaNames(spark)
+        self._checksums = Checksums(spark)
         self._last: tuple[StructType, FileSink, int] | None = None
 
     def why_not(self, snapshot: Snapshot) -> str | None:
@@ -118,7 +120,11 @@ class ArrowWriter:
             return found
         begun, sink, own = found
         self._last = prepared.rows.schema, sink, prepared.seen.snapshot.version
-        return _ArrowStaged(begun, WrittenFiles.of(prepared.rows.drained(sink), prepared.rows.count), self._java, own)
+        files = WrittenFiles.of(prepared.rows.drained(sink), prepared.rows.count)
+        if own is not None:
+            return _ArrowStaged(begun, files, self._java, own)
+        checksums = self._checksums if self._checksums.take_over(begun) else None
+        return _ArrowStaged(begun, files, self._java, None, checksums, sink.table)
 
     def _own_commit(
         self, begun: Begun, prepared: Prepared, txn: Txn, table: TableStore, protocol: str, metadata: str
@@ -330,6 +336,9 @@ class _ArrowStaged:
     files: WrittenFiles
     java: _JavaNames
     own: OwnCommit | None = None
+    checksums: Checksums | None = None
+    """None: Delta puts that of the new version."""
+    table: TableStore | None = None
 
     def commit(self) -> Written | None:
         if self.own is not None:
@@ -342,7 +351,11 @@ class _ArrowStaged:
         if files.actions:  # as Delta's own writer does: the hook looks itself whether the table wants it
             begun.transaction.registerPostCommitHook(java.auto_compact)
         version = begun.commit(actions, begun.names.no_map)
-        return None if version is None else Written(version, files.rows, len(files.actions), files.size_bytes)
+        if version is None:
+            return None
+        if self.checksums is not None and self.table is not None:
+            self.checksums.put(begun, version, self.table)
+        return Written(version, files.rows, len(files.actions), files.size_bytes)
 
 
 class Auto:

@@ -100,15 +100,16 @@ class Transactions:
         )
         transaction = delta_log.startTransaction(catalog, self._some(snapshot))
         # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`. Delta's checksum of the
-        # new version stays in: one that is listed without it makes Delta read the whole table.
-        transaction.postCommitHooks().subtractOne(self._checkpoint_hook)
+        # new version stays in, unless the writer puts it: one that is listed without it makes Delta read all of it.
+        hooks = transaction.postCommitHooks()
+        hooks.subtractOne(self._checkpoint_hook)
         transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
         merged = self._some(True) if merge_schema else self.none
         operation = self._operation(
             self._append, self._some_of_nothing, self.none, made.userMetadata(), self.none, self.none, merged,
             self.none, self.none,
         )  # fmt: skip
-        return Begun(self._spark, self, delta_log, transaction, command, self._some(made), operation)
+        return Begun(self._spark, self, delta_log, transaction, hooks, command, self._some(made), operation)
 
     def java_type(self, columns: StructType) -> Any:
         """The JVM's own object for these columns, made again only if they are others than at the last call."""
@@ -126,6 +127,8 @@ class Begun:
     names: Transactions
     log: Any
     transaction: Any
+    hooks: Any
+    """What it does after the commit."""
     command: Any
     options: Any
     operation: Any
