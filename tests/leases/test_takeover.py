@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from buffer.consume.consumer import Consumer
-from buffer.errors import Fenced, InvalidHandle, ManifestLost, QueueBound
+from buffer.errors import Fenced, InvalidHandle, ManifestLost, QueueAheadOfConsumer, QueueBound
 from buffer.leases import Handle, LeaseQueue
 from buffer.ledger.from_workers import check_free, finished_runs
 from tests.leases.lease_support import TIMEOUT_MS, Work
@@ -77,6 +77,34 @@ def test_should_keep_the_ledgers_word_when_the_consumer_says_less() -> None:
     work, _ = with_holes()
     consumer = Consumer.new(work.config(), 3, clock=work.clock)
     assert consumer.next_descriptors(1)[0].sequence == 6
+
+
+def test_should_come_back_after_workers_have_finished_and_dequeued_what_comes_next() -> None:
+    work = Work(5)
+    work.open()
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    batch = consumer.next_batch()
+    assert batch is not None
+    consumer.ack_through(batch.sequence)
+    with work.open() as queue:
+        queue.ack(queue.consume(2))
+    assert work.manifest().first_sequence == 3
+    consumer = Consumer.new(work.config(), 0, clock=work.clock)
+    batch = consumer.next_batch()
+    assert batch is not None
+    assert batch.sequence == 3
+
+
+def test_should_still_miss_what_another_consumer_took_behind_the_workers() -> None:
+    work = Work(5)
+    with work.open() as queue:
+        queue.ack(queue.consume(2))
+    consumer = Consumer.new(work.config(), clock=work.clock)
+    assert consumer.next_descriptors(2)[-1].sequence == 3
+    consumer.ack_through(3)
+    consumer = Consumer.new(work.config(), 0, clock=work.clock)
+    with pytest.raises(QueueAheadOfConsumer, match="sequence 2 is next"):
+        consumer.next_batch()
 
 
 def test_should_go_back_to_the_workers() -> None:

@@ -115,8 +115,10 @@ class Consumer:
             collector = Collector(config.gc(), store=store, clock=clock, epoch=claimed.epoch)
         handle = FetchHandle(store, config.max_batch_bytes, config.fetch_attempts, clock, config.prefixes())
         leases = take_over(config, store, handle, clock, claimed)
-        if leases is not None and leases.finished_through >= claimed.first_sequence:
-            last_acked = max(leases.finished_through, -1 if last_acked is None else last_acked)
+        if leases is not None:
+            # Finished by workers, whether it has left the manifest or not: nothing that this consumer has missed.
+            known = claimed.first_sequence - 1 if last_acked is None else last_acked
+            last_acked = leases.finished_through if leases.finished_through > known else last_acked
         position = Position(
             queue,
             claimed,

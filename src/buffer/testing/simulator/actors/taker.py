@@ -15,7 +15,6 @@ from buffer.errors import (
     CorruptBatch,
     Fenced,
     ObjectNotFound,
-    QueueAheadOfConsumer,
     QueueBound,
     StorageError,
 )
@@ -134,7 +133,7 @@ class TakerActor(Actor):
             self.visits = max(0, self.visits - 1)
             return self.draw(self.world.weather.restart_s) if self.visits else None
         passes = isinstance(error, ContentionError | Fenced) or (isinstance(error, StorageError) and error.retryable)
-        if passes or isinstance(error, QueueAheadOfConsumer):
+        if passes:
             return self.draw(self.world.weather.restart_s)
         return super().ended(error)
 
