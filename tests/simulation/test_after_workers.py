@@ -221,6 +221,27 @@ def test_should_look_again_when_a_worker_writes_between_the_look_and_the_binding
     tell(Meanwhile)
 
 
+def test_should_not_be_kept_out_by_a_worker_that_claimed_and_found_the_queue_bound() -> None:
+    """It had read the ledger before the loader wrote it, and does nothing more; no other worker could mend that."""
+
+    class Claimed(Left):
+        def tell(self, host: Host) -> None:
+            self.workers(host)
+            real, looks = Plans._manifest, []
+
+            def after_a_claim(plans: Plans) -> Manifest:
+                looks.append(plans)
+                if len(looks) == 2:  # the first write of the binding stands
+                    host.store.put(MANIFEST_PATH, real(plans).claim().to_bytes())
+                return real(plans)
+
+            with patch.object(Plans, "_manifest", after_a_claim):
+                assert self.drain(host) == [(1, 1), (3, 3), (6, 6)]
+            assert len(looks) == 2
+
+    tell(Claimed)
+
+
 def test_should_leave_no_end_of_the_queue_that_nobody_loads() -> None:
     """So that a loader with nothing to do is not started for it."""
 

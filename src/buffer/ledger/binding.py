@@ -102,7 +102,8 @@ def bind(
     else:
         assert ledger is not None
         _check_same(workers, queue_epoch, next_sequence, location)
-        if not is_left(workers, ledger_epoch=ledger.epoch, queue_epoch=queue_epoch, first_sequence=first_sequence):
+        epochs = {"ledger_epoch": ledger.epoch, "queue_epoch": queue_epoch}
+        if not is_left(workers, **epochs, first_sequence=first_sequence, is_shut=not ledger.is_unbound):
             return None
         check_free(workers, clock_ms)
     if ledger is None:

@@ -82,10 +82,16 @@ def all_finished(finished: Runs, first: int, last: int) -> bool:
     return first > last or any(low <= first and last <= high for low, high in finished)
 
 
-def is_left(leases: Leases, *, ledger_epoch: int, queue_epoch: int, first_sequence: int) -> bool:
+def is_left(leases: Leases, *, ledger_epoch: int, queue_epoch: int, first_sequence: int, is_shut: bool = False) -> bool:
     """Whether the queue is as workers left it: all that has left it, up to `first_sequence`, was finished by them, and
-    nobody else has claimed it since. A reader acks before it dequeues, so only the epochs tell that it was there."""
-    return leases.epoch == ledger_epoch == queue_epoch and first_sequence <= leases.finished_through + 1
+    nobody else has claimed it since. A reader acks before it dequeues, so only the epochs tell that it was there.
+
+    `is_shut`: the ledger names an app already. A worker that had not seen that may have claimed the manifest since. It
+    does nothing before its own write of the ledger, which is refused; and as no worker gets in any more, nobody else
+    could bring the epochs together again.
+    """
+    nobody = queue_epoch == ledger_epoch or (is_shut and queue_epoch > ledger_epoch)
+    return leases.epoch == ledger_epoch and nobody and first_sequence <= leases.finished_through + 1
 
 
 def is_between(leases: Leases, *, ledger_epoch: int, queue_epoch: int) -> bool:

@@ -182,7 +182,7 @@ class _Life:
         if actor.habit == "source":
             return max(0, actor.answered - actor.world.scheduler.random.randrange(REPLAYS_MAX + 1))
         if actor.habit == "mark":
-            self._committer.check_opened()
+            self._committing.committer.check_opened()
             actor.answered = self._seqs.next
             actor.world.queue.said_present(
                 [record for place in range(actor.answered) for record in actor.record(place, place)],
@@ -200,8 +200,9 @@ class _Life:
         if number is None:
             handle = self._seqs.replayed(client_seq, self._host.clock.now_ms())
             if self._seqs.is_earlier(client_seq):
-                assert self._committer.replays is not None, "a client has them"
-                handle = self._committer.replays.settled(handle, self._seqs.opened_at)
+                replays = self._committing.committer.replays
+                assert replays is not None, "a client has them"
+                handle = replays.settled(handle, self._seqs.opened_at)
             outcome = handle.watcher.result()
             if isinstance(outcome, AppendOutcomeUnknown):  # nobody could look: whoever comes next does
                 raise outcome

@@ -14,6 +14,7 @@ from buffer.errors import (
     ContentionError,
     CorruptBatch,
     Fenced,
+    InvalidConfig,
     ObjectNotFound,
     QueueBound,
     StorageError,
@@ -27,6 +28,11 @@ from buffer.testing.simulator.actors.worker import Team
 from buffer.testing.simulator.world import Actor, Host, World
 
 BINDING = Binding("app", ("main",))
+LOOKS_MAX = 4
+
+
+class _Unsettled(Exception):
+    """A worker is between its claim and its write, or died there."""
 
 
 class TakerActor(Actor):
@@ -109,19 +115,27 @@ class TakerActor(Actor):
                 queue_epoch=manifest.epoch,
                 new_queue_id=ledger.queue_id,
                 first_sequence=manifest.first_sequence,
+                next_sequence=manifest.next_sequence,
                 clock_ms=host.clock.now_ms(),
                 location=journal.location,
             )
             if bound is not None:
                 journal.write(seen, bound)
             elif journal.read() == ledger:
-                raise bindings.used_before(journal.location)
+                if not bindings.may_settle(ledger, manifest.epoch):
+                    raise bindings.used_before(ledger, journal.location)
+                raise _Unsettled
             return None
 
+        unsettled = 0
         while True:
             try:
+                if unsettled > LOOKS_MAX:
+                    unsettled = 0
+                    self.team.open(host)  # as the refusal advises: no worker may be left to do so
                 journal.until(step)
-            except QueueBound:
+            except (QueueBound, _Unsettled) as error:
+                unsettled += isinstance(error, _Unsettled)
                 self.world.scheduler.counts["loaders refused"] += 1
                 self.rest(host, self.team.poll_s)
                 continue
@@ -133,7 +147,8 @@ class TakerActor(Actor):
             self.visits = max(0, self.visits - 1)
             return self.draw(self.world.weather.restart_s) if self.visits else None
         passes = isinstance(error, ContentionError | Fenced) or (isinstance(error, StorageError) and error.retryable)
-        if passes:
+        is_other = isinstance(error, InvalidConfig) and self.team.settings_change  # they changed while it opened
+        if passes or is_other:
             return self.draw(self.world.weather.restart_s)
         return super().ended(error)
 
