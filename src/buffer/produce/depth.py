@@ -46,6 +46,8 @@ class DepthGate:
         self._seen = seen
         self._lock = threading.Lock()
         self._has_looked = False
+        self.is_uncapped = False
+        """Nobody has set a cap, as far as the last look tells: a call need not ask."""
         self._looked: Manifest | None = None
         self._leases: Leases | None = None
         self._next_look_s = clock.monotonic_s()
@@ -77,7 +79,7 @@ class DepthGate:
 
     def _full(self) -> tuple[int, int] | None:
         """The depth and the cap that it has reached."""
-        cap = 0 if self._leases is None else self._leases.config.max_depth
+        cap = self._queues_cap()
         if not self._max_depth and not cap:
             return None
         manifest = self._newer(self._seen())
@@ -90,6 +92,9 @@ class DepthGate:
             depth = min(depth, self._leases.depth(manifest.next_sequence))
         return (depth, cap) if cap and depth >= cap else None
 
+    def _queues_cap(self) -> int:
+        return 0 if self._leases is None else self._leases.config.max_depth
+
     def _look_if_due(self, look_on: Callable[[], None]) -> None:
         if not self._lock.acquire(blocking=False):  # another thread, or the call that a signal interrupted, looks
             return
@@ -99,6 +104,7 @@ class DepthGate:
                 self._look_at_ledger()
                 look_on()
                 self._has_looked = True
+                self.is_uncapped = not self._max_depth and not self._queues_cap()
         finally:
             self._lock.release()
 
@@ -113,7 +119,7 @@ class DepthGate:
             log.debug("the ledger %r cannot be looked at: %s", self._ledger.location, error)
 
     def _look_at_manifest(self) -> None:
-        if not self._max_depth and (self._leases is None or not self._leases.config.max_depth):
+        if not self._max_depth and not self._queues_cap():
             return
         try:
             data = self._object.read().data

@@ -115,7 +115,9 @@ class ProducerEngine:
         finally:
             if self._deferred:
                 self._do_deferred()
-        return self._looked_at(handle) if self._is_earlier(handle) else handle
+        if self.client is None or not self._is_earlier(handle):
+            return handle
+        return self._looked_at(handle)
 
     def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
         turn = threading.Condition(self._lock)

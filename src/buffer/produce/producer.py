@@ -111,8 +111,10 @@ class Producer:
         """
         if client_seq is not None:
             self._check_number(client_seq)
-        self._engine.depth.check()
-        return self._engine.accept(check_call(entries, metadata, self._max_batch_bytes), metadata, client_seq)
+        engine = self._engine
+        if not engine.depth.is_uncapped:  # a call costs a microsecond or two, so it is not even asked
+            engine.depth.check()
+        return engine.accept(check_call(entries, metadata, self._max_batch_bytes), metadata, client_seq)
 
     async def produce_async(
         self, entries: Entries, metadata: bytes = b"", client_seq: int | range | None = None
