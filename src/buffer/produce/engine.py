@@ -115,9 +115,7 @@ class ProducerEngine:
         finally:
             if self._deferred:
                 self._do_deferred()
-        if self.client is None or not self._is_earlier(handle):
-            return handle
-        return self._looked_at(handle)
+        return handle if self.client is None or not self._is_earlier(handle) else self._looked_at(handle)
 
     def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
         turn = threading.Condition(self._lock)
