@@ -1,4 +1,5 @@
-"""Ending: a flag that says "stop" from anywhere (other threads, signal handlers, destructors), and `with` blocks.
+"""Ending: a flag that says "stop" from anywhere (other threads, signal handlers, destructors), handlers of signals, and
+`with` blocks.
 
 `threading.Event` cannot: `set` takes the lock that `wait` holds for moments, so a signal handler that sets the event on
 which its own thread is just beginning to wait never returns. `queue.SimpleQueue` cannot either: in CPython 3.11 a `get`
@@ -8,10 +9,12 @@ the flag is set; nobody holds another while he waits, and releasing never waits.
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
+from types import FrameType
 
 from buffer.errors import BufferQueueError
 
@@ -45,6 +48,36 @@ class StopFlag:
     def _open(self) -> None:
         with suppress(RuntimeError):  # it is open already: another `set`, or one in the middle of this call
             self._gate.release()
+
+
+@contextmanager
+def on_signals(
+    act: Callable[[signal.Signals], object], numbers: Collection[signal.Signals], *, once: bool = False
+) -> Iterator[None]:
+    """While this lasts, each of these signals calls `act`; then what handled it before is back, however the block ends.
+
+    `once`: of each signal only the first one does, and the next is handled as before. Outside of the main thread this
+    does nothing: Python has signals there alone. `act` may interrupt any line of the main thread, which may hold a lock
+    or be in the middle of a write: it takes no lock, and it neither logs nor prints. It may raise.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # All of them before the first is replaced: a signal may come in between. None is a handler that was not set from
+    # Python: nobody can put that one back, and `signal` refuses it.
+    earlier = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        came = signal.Signals(number)
+        act(came)
+        if once:
+            signal.signal(came, earlier[came])
+
+    with ExitStack() as stack:
+        for number, handler in earlier.items():
+            stack.callback(signal.signal, number, handler)  # first: ours may raise as soon as it is there
+            signal.signal(number, handle)
+        yield
 
 
 def close_after(error: BaseException | None, close: Callable[[], None], what: str) -> None:

@@ -17,9 +17,9 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from buffer.clock import SystemClock
+from buffer.stopping import on_signals
 
 SLEEP_MAX_S = 0.2
 
@@ -27,7 +27,7 @@ _noted: list[int] = []
 """Signals that came. One process, one list: there is one set of signal handlers too."""
 
 
-def _on_signal(number: int, _frame: FrameType | None) -> None:
+def _on_signal(number: signal.Signals) -> None:
     _noted.append(number)
     raise KeyboardInterrupt
 
@@ -35,17 +35,14 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt in the block, at the latest at the next wait."""
-    if threading.current_thread() is not threading.main_thread():  # only that one may have handlers
+    if threading.current_thread() is not threading.main_thread():  # the notes are the main thread's
         yield
         return
     _noted.clear()
-    earlier = (
-        signal.signal(signal.SIGINT, _on_signal) or signal.SIG_DFL
-    )  # None: not set from Python, cannot be put back
     try:
-        yield
+        with on_signals(_on_signal, [signal.SIGINT]):
+            yield
     finally:
-        signal.signal(signal.SIGINT, earlier)
         _noted.clear()
 
 

@@ -11,11 +11,10 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
-from types import FrameType
 from typing import Any, ClassVar, TypeVar
 
 import click
@@ -33,6 +32,7 @@ from buffer.errors import AppendOutcomeUnknown, BufferQueueError, InvalidInput
 from buffer.inspect.human import human_bytes, plural
 from buffer.produce.durability import DurabilityWatcher, Durable, WriteHandle
 from buffer.produce.producer import Producer
+from buffer.stopping import on_signals
 
 TERMINATED = 143
 RANGES_SHOWN_MAX = 20
@@ -54,10 +54,10 @@ class _Signals:
         self.code: int | None = None
         self._is_opening = False
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if self.code is not None:
             raise KeyboardInterrupt
-        self.code = self.CODES[signal.Signals(number)]
+        self.code = self.CODES[number]
         if self._is_opening:
             raise Stopped
 
@@ -76,12 +76,8 @@ class _Signals:
 
     def until_stopped(self, items: Iterator[T]) -> Iterator[T]:
         """The items, until a signal came: `items` notice it by `came` and raise Stopped."""
-        with ExitStack() as stack:
-            for number in self.CODES:
-                earlier = signal.signal(number, self._on_signal)
-                stack.callback(signal.signal, number, earlier or signal.SIG_DFL)  # None: was not set from Python
-            with suppress(Stopped):
-                yield from items
+        with on_signals(self._on_signal, self.CODES), suppress(Stopped):
+            yield from items
 
 
 @dataclass

@@ -21,10 +21,9 @@ from __future__ import annotations
 import inspect
 import logging
 import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -37,7 +36,7 @@ from buffer.leases.retry import Again, Exponential, RetryPolicy
 from buffer.leases.values import LeasedBatch
 from buffer.ledger.lease_rules import Ack, Nack
 from buffer.ledger.leases import Handle
-from buffer.stopping import StopFlag
+from buffer.stopping import StopFlag, on_signals
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +88,7 @@ def worker(
         raise InvalidInput(f"concurrency={concurrency!r}, per={per!r}: at least 1, and 'entry' or 'batch'")
     signalled = StopFlag()
     is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-    with _signals(signalled) if signals else _nothing(), LeaseKeeper(queue) as keeper:
+    with _signals(signalled) if signals else nullcontext(), LeaseKeeper(queue) as keeper:
         executor: Executor = Tasks(handler, per) if is_async else Threads(handler, per, concurrency)
         stops = (signalled,) if stop is None else (signalled, stop)
         loop = _Loop(queue, executor, keeper, concurrency, retry or Exponential(), stops, drain)
@@ -264,28 +263,6 @@ class _Loop:
                     raise
 
 
-@contextmanager
-def _signals(stopped: StopFlag) -> Iterator[None]:
+def _signals(stopped: StopFlag) -> AbstractContextManager[None]:
     """SIGTERM and SIGINT end the loop in good order; a second one of them does what it always did."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    # All of them before the first is replaced: a signal may come in between.
-    before = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def end(number: int, _frame: object) -> None:
-        stopped.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    try:
-        for number in before:
-            signal.signal(number, end)
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+    return on_signals(lambda _number: stopped.set(), (signal.SIGTERM, signal.SIGINT), once=True)

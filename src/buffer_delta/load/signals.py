@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import AbstractContextManager, nullcontext
 
-from buffer.stopping import StopFlag
+from buffer.stopping import StopFlag, on_signals
 
 
-@contextmanager
-def stopped_by_signals(stop: StopFlag, *, handle: bool) -> Iterator[None]:
+def stopped_by_signals(stop: StopFlag, *, handle: bool) -> AbstractContextManager[None]:
     """While this lasts, a signal sets `stop`; only in the main thread, where Python has signals, and if `handle`."""
-    if not handle or threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        # It logs nothing: the thread may be in the middle of a write to the same stream.
+    def end(number: signal.Signals) -> None:
         if stop.is_set():
-            raise KeyboardInterrupt(f"second {signal.Signals(number).name}")
+            raise KeyboardInterrupt(f"second {number.name}")
         stop.set()
 
-    # None is a handler that was not set from Python: nobody can put that one back, and `signal` refuses it.
-    earlier = {number: signal.getsignal(number) or signal.SIG_DFL for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number in earlier:
-            signal.signal(number, on_signal)
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
+    return on_signals(end, (signal.SIGINT, signal.SIGTERM)) if handle else nullcontext()
