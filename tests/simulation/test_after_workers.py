@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from buffer.binder import Binder
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, LedgerLost, QueueBound
@@ -16,7 +17,6 @@ from buffer.manifest import Manifest
 from buffer.testing.simulator import Host, World
 from buffer.testing.simulator.world import MANIFEST_PATH
 from buffer_delta.errors import SequenceGap
-from buffer_delta.load.plans import Plans
 from buffer_delta.load.protocol import LoadProtocol
 from tests.simulation.stories import Story, step, tell
 
@@ -204,14 +204,14 @@ def test_should_look_again_when_a_worker_writes_between_the_look_and_the_binding
             queue = self.workers(host)
             held: list[LeasedBatch] = []
             acts: list[Callable[[], object]] = [lambda: held.extend(queue.consume(1))]
-            real = Plans._manifest
+            real = Binder.manifest
 
-            def after_a_worker(plans: Plans) -> Manifest:
+            def after_a_worker(binder: Binder) -> Manifest:
                 while acts:
                     acts.pop()()
-                return real(plans)
+                return real(binder)
 
-            with patch.object(Plans, "_manifest", after_a_worker):
+            with patch.object(Binder, "manifest", after_a_worker):
                 with pytest.raises(QueueBound, match="batches 1 are leased"):
                     self.loader(host).open()
                 queue.nack(held)
@@ -227,15 +227,15 @@ def test_should_not_be_kept_out_by_a_worker_that_claimed_and_found_the_queue_bou
     class Claimed(Left):
         def tell(self, host: Host) -> None:
             self.workers(host)
-            real, looks = Plans._manifest, []
+            real, looks = Binder.manifest, []
 
-            def after_a_claim(plans: Plans) -> Manifest:
-                looks.append(plans)
+            def after_a_claim(binder: Binder) -> Manifest:
+                looks.append(binder)
                 if len(looks) == 2:  # the first write of the binding stands
-                    host.store.put(MANIFEST_PATH, real(plans).claim().to_bytes())
-                return real(plans)
+                    host.store.put(MANIFEST_PATH, real(binder).claim().to_bytes())
+                return real(binder)
 
-            with patch.object(Plans, "_manifest", after_a_claim):
+            with patch.object(Binder, "manifest", after_a_claim):
                 assert self.drain(host) == [(1, 1), (3, 3), (6, 6)]
             assert len(looks) == 2
 

@@ -1,6 +1,7 @@
 """The loader's part of the ledger: binding a queue to tables, entering with an epoch, writing plans ahead.
 
-A thin shell: the decisions are `buffer.ledger.binding`'s and `.plan`'s, reading and writing is `buffer.journal`'s.
+A thin shell: the decisions are `buffer.ledger.binding`'s and `.plan`'s, the steps of a binding are `buffer.binder`'s,
+reading and writing is `buffer.journal`'s.
 Used by `protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
 
 What each call leaves behind if the process dies right after it:
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from buffer.binder import Binder
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
-from buffer.errors import CorruptLedger, CorruptManifest, ObjectNotFound
+from buffer.errors import CorruptLedger
 from buffer.journal import Journal
 from buffer.leases.session import SETTLING
 from buffer.ledger import binding as bindings
@@ -26,7 +28,6 @@ from buffer.ledger.binding import Binding
 from buffer.ledger.from_workers import finished_runs, workers_of
 from buffer.ledger.plan import Blocked, Ledger, Plan, QueueSeen
 from buffer.ledger.ranges import Runs
-from buffer.manifest import Manifest
 from buffer.store.base import CanSwap
 
 
@@ -36,10 +37,9 @@ class Plans:
     def __init__(
         self, store: CanSwap, manifest_path: str, clock: Clock, *, timeout_s: float = CAS_BACKOFF.timeout_s
     ) -> None:
-        self._store = store
-        self._manifest_path = manifest_path
         self._clock = clock
         self._journal = Journal(store, manifest_path, clock, Ledger, timeout_s=timeout_s)
+        self._binder = Binder(self._journal, store, manifest_path, clock)
         self.location = self._journal.location
         self._binding: Binding | None = None
         """Ours, once we have entered: the ledger names our tables with the first plan that goes to them."""
@@ -52,41 +52,8 @@ class Plans:
     # Before anything is claimed
 
     def bind(self, binding: Binding) -> Ledger:
-        """The ledger of this queue, made if this is a fresh queue. Raises QueueBound, LedgerLost.
-
-        Workers with leases are shut out by it, if they have nothing in hand: what they have finished stays so.
-        Raises QueueBehindConsumer if the manifest was put back since they had the queue. On any other error the ledger
-        is missing, not born, or bound to us: call again.
-        """
-        settling = SETTLING.pauses(self._clock.jitter)
-
-        def step() -> Ledger | None:
-            """None: look again, whatever became of the write."""
-            seen, ledger = self._journal.look()
-            if bindings.is_bound(ledger, binding, location=self.location):
-                return ledger
-            queue_id = ledger.queue_id if ledger else self._clock.new_ulid()
-            manifest = self._manifest()
-            bound = bindings.bind(
-                ledger,
-                binding,
-                queue_epoch=manifest.epoch,
-                new_queue_id=queue_id,
-                first_sequence=manifest.first_sequence,
-                next_sequence=manifest.next_sequence,
-                clock_ms=self._clock.now_ms(),
-                location=self.location,
-            )
-            if bound is not None:
-                self._journal.write(seen, bound)
-            elif self._journal.read() == ledger:  # else another loader was faster
-                pause_s = next(settling, None) if bindings.may_settle(ledger, manifest.epoch) else None
-                if pause_s is None:
-                    raise bindings.used_before(ledger, self.location)
-                self._clock.sleep(pause_s)
-            return None
-
-        return self._journal.until(step)
+        """The ledger of this queue, made if this is a fresh queue; see `Binder.bind` for what it raises."""
+        return self._binder.bind(binding, SETTLING.pauses(self._clock.jitter))
 
     def adopt(
         self,
@@ -107,7 +74,7 @@ class Plans:
 
         def adopted(ledger: Ledger | None, _sent: bool) -> Ledger:
             # After the ledger, so it has all that workers know. Where there were none, nobody asks.
-            manifest = self._manifest() if ledger is not None and "leases" in ledger.sections else None
+            manifest = self._binder.manifest() if ledger is not None and "leases" in ledger.sections else None
             return bindings.adopt(
                 ledger,
                 binding,
@@ -197,13 +164,3 @@ class Plans:
             return finished_runs(workers_of(self._journal.read(), location=self.location))
         except CorruptLedger:  # whoever has to obey it says so
             return ()
-
-    def _manifest(self) -> Manifest:
-        try:
-            return Manifest.from_bytes(self._store.get(self._manifest_path).data)
-        except ObjectNotFound:
-            return Manifest.empty()
-        except CorruptManifest as error:
-            raise CorruptManifest(
-                f"{self._manifest_path!r}: {error}", location=self._manifest_path, version=error.version
-            ) from error

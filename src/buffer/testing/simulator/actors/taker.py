@@ -8,6 +8,10 @@ uses it, which binds the queue before it claims.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
+
+from buffer.binder import Binder
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import (
@@ -20,15 +24,15 @@ from buffer.errors import (
     StorageError,
 )
 from buffer.journal import Journal
-from buffer.ledger import binding as bindings
+from buffer.leases.session import SETTLING
 from buffer.ledger.binding import Binding
 from buffer.ledger.plan import Ledger
-from buffer.manifest import Manifest
 from buffer.testing.simulator.actors.worker import Team
 from buffer.testing.simulator.world import Actor, Host, World
 
 BINDING = Binding("app", ("main",))
 LOOKS_MAX = 4
+PAUSES = 2
 
 
 class _Unsettled(Exception):
@@ -100,40 +104,16 @@ class TakerActor(Actor):
         return batch.sequence
 
     def _bind(self, host: Host, config: ConsumerConfig) -> None:
-        """As a loader does before it claims: look at the ledger, then at the manifest, then write."""
+        """As a loader does before it claims, and again whenever it is refused."""
         journal = Journal(host.store, config.manifest_path, host.clock, Ledger, timeout_s=config.cas_timeout_s)
-
-        def step() -> bool | None:
-            seen, ledger = journal.look()
-            if bindings.is_bound(ledger, BINDING, location=journal.location):
-                return True
-            assert ledger is not None, "workers have made it"
-            manifest = _manifest(host, config.manifest_path)
-            bound = bindings.bind(
-                ledger,
-                BINDING,
-                queue_epoch=manifest.epoch,
-                new_queue_id=ledger.queue_id,
-                first_sequence=manifest.first_sequence,
-                next_sequence=manifest.next_sequence,
-                clock_ms=host.clock.now_ms(),
-                location=journal.location,
-            )
-            if bound is not None:
-                journal.write(seen, bound)
-            elif journal.read() == ledger:
-                if not bindings.may_settle(ledger, manifest.epoch):
-                    raise bindings.used_before(ledger, journal.location)
-                raise _Unsettled
-            return None
-
+        binder = Binder(journal, host.store, config.manifest_path, host.clock)
         unsettled = 0
         while True:
             try:
                 if unsettled > LOOKS_MAX:
                     unsettled = 0
                     self.team.open(host)  # as the refusal advises: no worker may be left to do so
-                journal.until(step)
+                binder.bind(BINDING, _settling(host))
             except (QueueBound, _Unsettled) as error:
                 unsettled += isinstance(error, _Unsettled)
                 self.world.scheduler.counts["loaders refused"] += 1
@@ -156,8 +136,8 @@ class TakerActor(Actor):
         self.visits = max(0, self.visits - 1)
 
 
-def _manifest(host: Host, path: str) -> Manifest:
-    try:
-        return Manifest.from_bytes(host.store.get(path).data)
-    except ObjectNotFound:
-        return Manifest.empty()
+def _settling(host: Host) -> Iterator[float]:
+    """A loader's first pauses; they fit into every timeout. Its refusal then says the same of a reader that came after
+    the workers, and there is none in these worlds: so that one stays an error, and this one has a name of its own."""
+    yield from islice(SETTLING.pauses(host.clock.jitter), PAUSES)
+    raise _Unsettled
