@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ import pytest
 from buffer.consume.fetch import FetchHandle
 from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
@@ -53,10 +52,7 @@ def test_should_produce_from_many_tasks_at_once(tmp_path: Path) -> None:
 
 def test_should_go_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
     with run_example("async_producer.py", "--store", tmp_path, "--for-ever", "--rate", 50) as process:
-        deadline = time.monotonic() + HANGS_S
-        while not (tmp_path / "ingest/manifest").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((tmp_path / "ingest/manifest").exists)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 0, err

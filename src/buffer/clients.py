@@ -1,7 +1,7 @@
 """Client marks over the queue and its ledger: opening, asking, keeping. The shell around `ledger.clients`.
 
     ClientGuard   a producer's: how far its client is, asked before every append
-    MarkKeeper    a reader's: puts the marks of entries into the ledger before they leave the queue
+    MarkKeeper    a reader's: puts the marks of entries into the ledger before they leave the queue (`marked_queue`)
     ClientLedger  an operator's: list, forget, accept a loss
 
 **Manifest first, ledger second**, always: marks move from the one to the other, and only ever in that direction.
@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable
 from buffer.attempts import AppendGroup, Attempt, ClientSpan, Verdict
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
+from buffer.config import ConsumerConfig
 from buffer.errors import IdempotencyConflict, InvalidInput
 from buffer.journal import Journal
 from buffer.leaving import Leaving
@@ -46,6 +47,7 @@ from buffer.ledger.clients import (
 )
 from buffer.manifest import Manifest
 from buffer.marks import Mark, batch_name, client_id_bytes
+from buffer.queue import QueueConsumer, manifest_observer
 from buffer.store.base import CanSwap
 
 
@@ -122,6 +124,14 @@ class MarkKeeper:
 
     def __call__(self, leaving: Leaving) -> None:
         self._ledger.keep(leaving.manifest, leaving.through)
+
+
+def marked_queue(config: ConsumerConfig, store: CanSwap, clock: Clock) -> QueueConsumer:
+    """The queue of a reader, whoever it is: the marks of what leaves are kept. Nothing is claimed yet."""
+    path, timeout_s = config.manifest_path, config.cas_timeout_s
+    keeper = MarkKeeper(store, path, clock, timeout_s=timeout_s)
+    observe = manifest_observer("consumer")
+    return QueueConsumer(store, path, clock, keepers=[keeper], timeout_s=timeout_s, observe=observe)
 
 
 class ClientGuard:

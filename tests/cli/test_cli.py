@@ -24,19 +24,6 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_FILES = [f for f in json.loads((GOLDEN / "index.json").read_text())["files"] if f["kind"] == "manifest"]
 
 
-@pytest.fixture
-def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(capfd)
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Path:
-    """A queue of three batches."""
-    folder = tmp_path / "queue"
-    fill(folder, [b"one", b"two"], [b"three"], [b"four", "fünf".encode(), b"\xff\x00"], metadata=b"m")
-    return folder
-
-
 def write_ledger(folder: Path, **fields: object) -> None:
     ledger = Ledger(queue_id="01Q", app_id="buffer/01Q", tables=("events",), born=True, epoch=1, **fields)  # type: ignore[arg-type]
     open_store(str(folder)).put("ingest/manifest.ledger", ledger.to_bytes())

@@ -29,11 +29,6 @@ from tests.produce.producer_support import entries_of
 MANIFEST = "ingest/manifest"
 
 
-@pytest.fixture
-def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(capfd)
-
-
 def lines(count: int, first: int = 0) -> bytes:
     return b"".join(b"line %d\n" % n for n in range(first, first + count))
 

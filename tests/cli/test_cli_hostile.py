@@ -32,11 +32,6 @@ HOSTILE = "\x1b[31m\x9b\x07\x7f\u202e\u2066\u200b\u2028\ue000"
 """ESC, the one-character CSI, BEL, DEL, two that turn the direction of text, and others that do not show."""
 
 
-@pytest.fixture
-def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(capfd)
-
-
 def append(queue: Path, *locations: str) -> None:
     """As somebody who may write the manifest, and nothing else."""
     path = queue / "ingest/manifest"

@@ -8,7 +8,6 @@ import signal
 import struct
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
 from pathlib import Path
@@ -27,12 +26,7 @@ from buffer.ledger.plan import Ledger
 from buffer.store.local import LocalStore
 from buffer.store.open import open_store
 from tests.cli.cli_support import InProcess, Program, fill, program, small_disk
-from tests.nets import HANGS_S
-
-
-@pytest.fixture
-def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(capfd)
+from tests.nets import wait_until
 
 
 def records_in(folder: Path) -> list[bytes]:
@@ -184,10 +178,7 @@ def test_should_say_so_when_there_is_no_input_at_all(tmp_path: Path) -> None:
 def test_should_not_wait_for_the_end_of_a_slow_stream(tmp_path: Path) -> None:
     with Program("produce", "--store", tmp_path, "--flush-interval-ms", 10) as produce:
         produce.write(b"now\nhalf a li")
-        deadline = time.monotonic() + HANGS_S
-        while not (tmp_path / "ingest/manifest").exists():
-            assert time.monotonic() < deadline, "the first line was not produced while the stream is open"
-            time.sleep(0.05)
+        wait_until((tmp_path / "ingest/manifest").exists, "for the first line, while the stream is open")
         ran = produce.finish(b"ne\n")
     assert ran.code == 0
     assert "2 entries in 2 batches" in ran.out
@@ -212,8 +203,8 @@ def test_should_stop_while_a_named_pipe_has_no_writer(tmp_path: Path) -> None:
     fill(tmp_path / "q", [b"one"])
     (tmp_path / "two.txt").write_bytes(b"two\n")
     with Program("produce", "--store", tmp_path / "q", tmp_path / "two.txt", tmp_path / "pipe") as produce:
-        while len(read_manifest(open_store(str(tmp_path / "q")), "ingest/manifest")) < 2:
-            time.sleep(0.01)  # it has read the first file; by then, or in a moment, it waits for the second
+        # It has read the first file; by then, or in a moment, it waits for the second.
+        wait_until(lambda: len(read_manifest(open_store(str(tmp_path / "q")), "ingest/manifest")) == 2)
         produce.signal(signal.SIGINT)
         ran = produce.finish()
     assert (ran.code, ran.err) == (130, "")
@@ -223,8 +214,7 @@ def test_should_stop_while_a_named_pipe_has_no_writer(tmp_path: Path) -> None:
 def wait_until_read(program: Program) -> None:
     """The pipe is empty: what was written is the program's now, and so are its signals."""
     waiting = bytearray(4)
-    while fcntl.ioctl(program.stdin, termios.FIONREAD, waiting) or any(waiting):
-        time.sleep(0.01)
+    wait_until(lambda: not fcntl.ioctl(program.stdin, termios.FIONREAD, waiting) and not any(waiting))
 
 
 # Failures

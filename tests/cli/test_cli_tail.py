@@ -8,12 +8,12 @@ import pty
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from buffer.cli.interrupts import InterruptibleClock
 from buffer.clock import make_ulid
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
@@ -22,19 +22,6 @@ from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch
 from tests.cli.cli_support import InProcess, Program, fill
 from tests.nets import HANGS_S
-
-
-@pytest.fixture
-def buffer(capfd: pytest.CaptureFixture[str]) -> InProcess:
-    return InProcess(capfd)
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Path:
-    folder = tmp_path / "queue"
-    fill(folder, [b"one", b"two"], [b"three"], [b"four", "fünf".encode(), b"\xff\x00"], metadata=b"m")
-    return folder
-
 
 # tail
 
@@ -221,13 +208,21 @@ def test_should_keep_what_is_younger_while_the_queue_stands_still(buffer: InProc
     assert orphan.exists()
 
 
-def test_should_delete_it_once_the_queue_has_moved(buffer: InProcess, queue: Path) -> None:
+def test_should_delete_it_once_the_queue_has_moved(
+    buffer: InProcess, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     orphan = put_orphan(queue, HOUR_MS)
-    with_consumer = threading.Timer(0.7, lambda: fill(queue, [b"more"]))
-    with_consumer.start()
-    ran = buffer("gc", "--store", queue, "--wait-s", 20)
-    with_consumer.join()
-    assert ran.code == 0
+    waits = 0
+
+    def sleep(_clock: InterruptibleClock, _seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 2:
+            fill(queue, [b"more"])
+
+    monkeypatch.setattr(InterruptibleClock, "sleep", sleep)
+    ran = buffer("gc", "--store", queue, "--wait-s", HANGS_S)
+    assert (ran.code, waits) == (0, 2)
     assert not orphan.exists()
     assert "1 of 5 batches deleted" in ran.err
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.consume.consumer_support import fetchers, wait_until
+from tests.consume.consumer_support import fetchers
+from tests.nets import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, Metadata
 from buffer.queue import QueueProducer
 from buffer.store.base import DeleteFailure, Object, ObjectInfo, Outcome, Store, Version
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 
 MANIFEST = "ingest/manifest"
 
@@ -103,13 +102,6 @@ class Tapped:
     def copy(self, source: str, target: str) -> None:
         self._tell("copy", source)
         self.store.copy(source, target)
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + HANGS_S
-    while not condition():
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.002)
 
 
 def fetchers() -> int:

@@ -31,9 +31,8 @@ from tests.consume.consumer_support import (
     config,
     fill,
     manifest_of,
-    wait_until,
 )
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 
 
 @pytest.fixture
@@ -98,13 +97,22 @@ def test_should_go_on_where_a_loop_was_left(store: Store) -> None:
 
 def test_should_poll_for_more_when_told_to(memory: Store) -> None:
     fill(memory, 2)
-    consumer = Consumer.new(config(memory))
+    tapped = Tapped(memory)
+    consumer = Consumer.new(config(tapped))
+    looks = 0
+
+    def fill_before_the_third_look(_operation: str, location: str) -> None:
+        nonlocal looks
+        looks += location == MANIFEST
+        if looks == 3:
+            tapped.tap = None
+            fill(memory, 3)
+
     with consumer.batches(poll_interval_s=0.005) as batches:
         assert [next(batches).sequence for _ in range(2)] == [0, 1]
-        later = threading.Timer(0.05, fill, (memory, 3))
-        later.start()
+        tapped.tap = fill_before_the_third_look
         assert [next(batches).sequence for _ in range(3)] == [2, 3, 4]
-        later.join()
+    assert looks == 3
 
 
 def test_should_follow_until_stopped_and_ack_the_batch_in_hand(store: Store) -> None:

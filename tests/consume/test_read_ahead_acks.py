@@ -23,9 +23,8 @@ from tests.consume.consumer_support import (
     fetchers,
     fill,
     manifest_of,
-    wait_until,
 )
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 
 # Acks
 
@@ -157,9 +156,13 @@ def test_should_wait_for_fetches_under_way_when_closed(memory: Store) -> None:
     gated.gate.clear()
     next(batches)
     wait_until(lambda: gated.inside == 1)
-    threading.Timer(0.03, gated.gate.set).start()
-    batches.close()
-    assert (gated.inside, fetchers()) == (0, 0)
+    inside_then: list[int] = []
+    closing = threading.Thread(target=lambda: (batches.close(), inside_then.append(gated.inside)))
+    closing.start()
+    wait_until(batches._closed.is_set)  # now, or in a moment, it waits for the fetch
+    gated.gate.set()
+    closing.join(HANGS_S)
+    assert (inside_then, fetchers()) == ([0], 0)
     assert list(batches) == []
     batches.close()
 

@@ -23,11 +23,7 @@ from buffer.queue import QueueConsumer
 from buffer.store import open_store
 from buffer.store.base import DeleteFailure, Store
 from buffer.testing.clock import ManualClock
-from tests.consume.consumer_support import (
-    MANIFEST,
-    Tapped,
-    wait_until,
-)
+from tests.consume.consumer_support import MANIFEST, Tapped
 from tests.gc.gc_support import (
     DAY_MS,
     HOUR_MS,
@@ -41,6 +37,7 @@ from tests.gc.gc_support import (
     touch_manifest,
 )
 from tests.metrics_reader import reader, value
+from tests.nets import wait_until
 
 # Manifests that cannot be trusted
 

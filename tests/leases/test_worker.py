@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,12 +17,14 @@ from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, InvalidInput, StorageError
+from buffer.leases import keeper
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Fixed, PerException, Untouched
 from buffer.leases.values import LeasedBatch
 from buffer.leases.worker import worker
 from buffer.testing import Fault, FaultyStore
 from tests.leases.lease_support import DEAD, MANIFEST, Counting, Work
+from tests.nets import wait_until
 
 
 def test_should_hand_every_entry_to_the_handler_and_ack_it() -> None:
@@ -126,25 +127,38 @@ def test_should_lose_no_attempt_where_the_policy_says_so() -> None:
     assert work.section().finished_through == 0
 
 
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper looks at the clock, which the test moves, every few milliseconds."""
+    monkeypatch.setattr(keeper, "REST_MAX_S", 0.005)
+
+
+def hold_for_long(work: Work, batch: LeasedBatch) -> None:
+    """Three times as long as its lease. No time passes before it was extended, however slow the machine is."""
+    ends_ms = batch.until_ms
+    for _ in range(6):
+        work.clock.advance(batch.delivery.timeout_ms / 2000)
+        wait_until(lambda earlier_ms=ends_ms: work.section().batches[0].until_ms > earlier_ms)  # type: ignore[misc]
+        ends_ms = work.section().batches[0].until_ms
+
+
+@pytest.mark.usefixtures("watchful")
 def test_should_extend_the_leases_of_slow_work() -> None:
-    work = Work(1)
-    leases = LeaseConfig(visibility_timeout_ms=300, max_delivery_attempts=1)
-    queue = LeaseQueue.open(work.config(), leases, clock=SystemClock())
+    work = Work(1, max_delivery_attempts=1)
     first_end = []
 
     def handle(batch: LeasedBatch) -> None:
         first_end.append(batch.until_ms)
-        while work.section().batches[0].until_ms < batch.until_ms + 600:  # three times its own length
-            time.sleep(0.01)
+        hold_for_long(work, batch)
 
-    report = worker(queue, handle, per="batch", drain=True)
+    report = worker(work.open(), handle, per="batch", drain=True)
     assert (report.batches_done, report.leases_lost) == (1, 0)
     assert len(first_end) == 1
 
 
+@pytest.mark.usefixtures("watchful")
 def test_should_extend_them_while_a_consume_is_stuck_in_a_store_in_trouble() -> None:
-    work = Work(1)
-    leases = LeaseConfig(visibility_timeout_ms=300, max_delivery_attempts=1)
+    work = Work(1, max_delivery_attempts=1)
     first, stuck, may_go_on = work.descriptors()[0].location, threading.Event(), threading.Event()
 
     class Stuck(Counting):
@@ -154,14 +168,13 @@ def test_should_extend_them_while_a_consume_is_stuck_in_a_store_in_trouble() -> 
                 may_go_on.wait()
             return self.store.get_bounded(location, *args)
 
-    queue = LeaseQueue.open(work.config(Stuck(work.store)), leases, clock=SystemClock())  # type: ignore[arg-type]
+    queue = work.open(store=Stuck(work.store))  # type: ignore[arg-type]
 
     def handle(batch: LeasedBatch) -> None:
         if batch.sequence == 0:
             work.fill(1)  # which the worker leases, and cannot fetch
             stuck.wait()
-            while work.section().batches[0].until_ms < batch.until_ms + 600:
-                time.sleep(0.01)
+            hold_for_long(work, batch)
             may_go_on.set()
 
     report = worker(queue, handle, per="batch", concurrency=2, drain=True)

@@ -675,11 +675,13 @@ CONFIGS = {
 }
 
 
+def live(machine: type[LeaseMachine], name: str) -> None:
+    """Random lives of the machine, in a queue with these settings."""
+    values = {"visibility_timeout_ms": 50, "max_delivery_attempts": 2, **CONFIGS[name]}
+    configured = type("Machine", (machine,), {"config": LeaseConfig.from_dict(values)})
+    run_state_machine_as_test(configured, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_should_keep_every_promise_in_every_life(name: str) -> None:
-    values = {"visibility_timeout_ms": 50, "max_delivery_attempts": 2, **CONFIGS[name]}
-
-    class Machine(LeaseMachine):
-        config = LeaseConfig.from_dict(values)
-
-    run_state_machine_as_test(Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    live(LeaseMachine, name)

@@ -6,11 +6,9 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule
 
-from buffer.config import LeaseConfig
 from buffer.errors import InvalidConfig, InvalidHandle, QueueBound
 from buffer.leases.values import peeked, stats_of
 from buffer.ledger import lease_rules as rules
@@ -21,7 +19,7 @@ from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.lease_steps import phase as phase_of
 from buffer.ledger.leases import Leases, Phase
 from buffer.ledger.ranges import holds
-from tests.ledger.test_leases_model import CONFIGS, ENTRIES, LeaseMachine, Story, fates, picks, workers
+from tests.ledger.test_leases_model import CONFIGS, ENTRIES, LeaseMachine, Story, fates, live, picks, workers
 
 parts = st.one_of(st.none(), st.sets(st.integers(0, ENTRIES - 1), max_size=ENTRIES))
 
@@ -267,9 +265,4 @@ def _phase(story: Story, now: int) -> Phase:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_should_keep_every_promise_with_every_verb(name: str) -> None:
-    values = {"visibility_timeout_ms": 50, "max_delivery_attempts": 2, **CONFIGS[name]}
-
-    class Machine(VerbsMachine):
-        config = LeaseConfig.from_dict(values)
-
-    run_state_machine_as_test(Machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    live(VerbsMachine, name)

@@ -19,7 +19,7 @@ from buffer.produce.intake import Intake, PendingBatch, check_call
 from buffer.produce.producer import Producer
 from buffer.store.base import DeleteFailure, Object, ObjectInfo, Outcome, Store, Version
 from buffer.testing import ManualClock
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 
 NEVER_MS = 3_600_000
 """A flush interval that no test reaches."""
@@ -28,6 +28,17 @@ NEVER_MS = 3_600_000
 def make_producer(store: Store | str, *, clock: Any = None, **settings: Any) -> Producer:
     """A producer that flushes only when told to, unless a setting says otherwise."""
     return Producer(ProducerConfig(**{"store": store, "flush_interval_ms": NEVER_MS, **settings}), clock=clock)
+
+
+def await_blocked(producer: Producer, *calls: threading.Thread) -> None:
+    """Wait until these calls, and no others, wait for room: whoever stands in the line has been refused before."""
+
+    def are_there() -> bool:
+        assert all(call.is_alive() for call in calls), "a call that has to wait went through"
+        with producer._engine._lock:
+            return len(producer._engine._turns) == len(calls)
+
+    wait_until(are_there)
 
 
 def queue_of(store: Store, manifest_path: str = "ingest/manifest") -> list[BatchDescriptor]:
@@ -71,10 +82,10 @@ class HeldStore:
             self._gates = {op: g for op, g in self._gates.items() if g is not gate}
             gate.set()
 
-    def await_waiting(self, calls: int, timeout: float = 10.0) -> None:
+    def await_waiting(self, calls: int) -> None:
         """Wait until that many calls are being held."""
         with self._arrived:
-            assert self._arrived.wait_for(lambda: self._waiting >= calls, timeout), f"{self._waiting} calls came"
+            assert self._arrived.wait_for(lambda: self._waiting >= calls, HANGS_S), f"{self._waiting} calls came"
 
     def _pass(self, operation: str) -> None:
         gate = self._gates.get(operation)

@@ -17,6 +17,7 @@ from buffer.testing import ManualClock
 from tests.nets import HANGS_S
 from tests.produce.producer_support import (
     HeldStore,
+    await_blocked,
     batches_of,
     entries_of,
     make_producer,
@@ -95,8 +96,7 @@ def test_should_apply_backpressure_when_buffer_full(any_store: Store) -> None:
             producer.produce([b"waiting"])
             blocked = threading.Thread(target=producer.produce, args=([b"blocked"],))
             blocked.start()
-            blocked.join(0.1)
-            assert blocked.is_alive()
+            await_blocked(producer, blocked)
         blocked.join(HANGS_S)
         assert not blocked.is_alive()
         producer.flush()

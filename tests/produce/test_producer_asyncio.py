@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import pytest
 
 from buffer.errors import StoreUnusable
-from buffer.produce.durability import Durable
+from buffer.produce.durability import Durable, WriteHandle
 from buffer.produce.producer import Producer
 from buffer.store import open_store
 from buffer.testing import Fault, FaultyStore
+from tests.nets import wait_until
 from tests.produce.producer_support import (
     HeldStore,
     entries_of,
@@ -43,7 +45,7 @@ def test_should_let_the_event_loop_run_while_a_handle_is_awaited() -> None:
         with ExitStack() as held:
             held.enter_context(store.hold("put"))
             waiting = asyncio.ensure_future(await producer.produce_async([b"one"]))
-            await asyncio.sleep(0.05)
+            await asyncio.to_thread(store.await_waiting, 1)
             assert not waiting.done()
             held.close()
             return await waiting
@@ -58,23 +60,24 @@ async def _await_one(producer: Producer) -> Durable:
     return await handle
 
 
+def _are_refused(producer: Producer, tasks: Sequence[asyncio.Task[WriteHandle]]) -> bool:
+    assert not any(task.done() for task in tasks), "a call that has to wait went through"
+    return len(producer._engine._waiting_tasks) == len(tasks)
+
+
 def test_should_not_block_the_event_loop_while_there_is_no_room() -> None:
     inner = open_store("memory://")
     store = HeldStore(inner)
 
-    async def main(producer: Producer) -> int:
-        ticks = 0
+    async def main(producer: Producer) -> None:
         with store.hold("put"):
             await producer.produce_async([b"x" * 100])
             waiting = [asyncio.create_task(producer.produce_async([b"%d" % i * 100])) for i in range(3)]
-            while ticks < 20:
-                await asyncio.sleep(0.002)
-                ticks += 1
+            await asyncio.to_thread(wait_until, lambda: _are_refused(producer, waiting))
             assert not any(task.done() for task in waiting)
             waiting[1].cancel()
         for task in (waiting[0], waiting[2]):
             await (await task)
-        return ticks
 
     with make_producer(store, max_buffered_bytes=130, flush_interval_ms=5) as producer:
         asyncio.run(main(producer))

@@ -55,9 +55,11 @@ def store() -> Store:
     return open_store("memory://")
 
 
-def client(store: Store, client_id: str = "a", **settings: object) -> Producer:
+def client(store: Store, client_id: str = "a", *, clock: ManualClock | None = None, **settings: object) -> Producer:
+    """With `clock` it lives in the time of those who named the batches. By another one they may look too old, and it
+    waits for a while before it believes that they are there."""
     config = ProducerConfig(**{"store": store, "flush_interval_ms": 3_600_000, **settings})
-    return Producer(config, client_id=client_id)
+    return Producer(config, client_id=client_id, clock=clock)
 
 
 def outcome(handle: WriteHandle) -> BufferQueueError | Durable | None:
@@ -497,7 +499,7 @@ def test_should_find_out_what_became_of_an_append_whose_slot_is_gone(store: Stor
     after = line.upload(b"after")  # what landed without a word is its own, not a twin's
     assert line.committer.commit() == 1
     assert isinstance(after.watcher.result(), Durable)
-    with client(store) as producer:
+    with client(store, clock=line.clock) as producer:
         assert producer.next_client_seq == 3
 
 
@@ -514,7 +516,7 @@ def test_should_call_for_a_repetition_when_time_is_up_and_the_append_may_still_l
     assert isinstance(stopped.__cause__, AppendOutcomeUnknown)
     line.store.heal()
     line.store.land()
-    with client(store) as producer:
+    with client(store, clock=line.clock) as producer:
         assert producer.next_client_seq == 2, "it did land"
         again = producer.produce([b"mine"], client_seq=1)
         assert isinstance(outcome(again), IdempotencyConflict)

@@ -21,7 +21,7 @@ from buffer.produce.durability import Durable
 from buffer.produce.upload import UPLOAD_ATTEMPTS_MAX
 from buffer.store import Lost, Store, open_store
 from buffer.testing import Fault, FaultyStore, ManualClock
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 from tests.produce.producer_support import (
     HeldStore,
     Line,
@@ -163,14 +163,12 @@ def test_should_tell_every_flush_that_waited_for_a_failed_batch() -> None:
             raised.append(str(error))
 
     with store.hold("put"):
-        producer.produce([b"one"])
+        watcher = producer.produce([b"one"]).batch_watcher
         flushing = [threading.Thread(target=flush) for _ in range(3)]
         for thread in flushing:
             thread.start()
         store.await_waiting(1)
-        while len([t for t in flushing if t.is_alive()]) < 3:
-            pass
-        threading.Event().wait(0.05)  # all three wait for the batch by now
+        wait_until(lambda: len(watcher._callbacks) == 3, "for three flushes of the batch")
     for thread in flushing:
         thread.join(HANGS_S)
     assert len(raised) == 3

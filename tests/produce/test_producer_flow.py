@@ -16,10 +16,11 @@ from buffer.produce.producer import Producer
 from buffer.store import Store, open_store
 from buffer.testing import ManualClock
 from tests import metrics_reader
-from tests.nets import HANGS_S
+from tests.nets import HANGS_S, wait_until
 from tests.produce.producer_support import (
     NEVER_MS,
     HeldStore,
+    await_blocked,
     batches_of,
     entries_of,
     make_producer,
@@ -69,8 +70,7 @@ def test_should_block_by_bytes_until_something_is_durable() -> None:
             blocked.start()
             # Nothing asked for a flush, but nobody else would make room.
             store.await_waiting(1)
-            blocked.join(0.1)
-            assert blocked.is_alive(), "uploaded is not durable"
+            await_blocked(producer, blocked)  # uploaded is not durable
         blocked.join(HANGS_S)
         assert not blocked.is_alive()
         producer.flush()
@@ -102,7 +102,7 @@ def test_should_count_entries_of_zero_length_as_buffered() -> None:
         with store.hold("put"):
             thread.start()
             store.await_waiting(1)
-            thread.join(0.1)
+            await_blocked(producer, thread)
             assert produced == 1000 // 20
         thread.join(HANGS_S)
         assert produced == 200
@@ -145,8 +145,7 @@ def test_should_let_calls_in_by_the_order_in_which_they_came() -> None:
             store.await_waiting(1)
             small = threading.Thread(target=producer.produce, args=([b"s"],))
             small.start()
-            small.join(0.1)
-            assert small.is_alive(), "there is room for it, but not its turn"
+            await_blocked(producer, large, small)  # there is room for it, but not its turn
         large.join(HANGS_S)
         small.join(HANGS_S)
         producer.flush()
@@ -165,10 +164,7 @@ def test_should_overlap_uploads_with_appends_and_keep_produce_order(any_store: S
             store.await_waiting(1)  # the append of 1 is under way …
             for index in range(2, 8):
                 producer.produce([b"%d" % index])
-            deadline = time.monotonic() + HANGS_S
-            while len(objects_of(any_store)) < 8 and time.monotonic() < deadline:
-                time.sleep(0.005)
-            assert len(objects_of(any_store)) == 8  # … and all others are uploaded meanwhile
+            wait_until(lambda: len(objects_of(any_store)) == 8)  # … and all others are uploaded meanwhile
         producer.flush()
         assert entries_of(any_store) == [b"%d" % index for index in range(8)]
 
@@ -184,8 +180,7 @@ def test_should_append_all_that_waits_in_one_write() -> None:
             store.await_waiting(1)
             for index in range(1, 20):
                 producer.produce([b"%d" % index])
-            while len(objects_of(inner)) < 20:
-                time.sleep(0.005)
+            wait_until(lambda: len(objects_of(inner)) == 20)
         producer.flush()
     assert entries_of(inner) == [b"%d" % index for index in range(20)]
     assert metrics_reader.value("buffer.manifest_writes", {"role": "producer"}) - writes == 2
@@ -289,9 +284,7 @@ def test_should_warn_and_flush_in_the_background_when_dropped() -> None:
     with pytest.warns(ResourceWarning, match="never closed"):
         handle = make_producer(store).produce([b"one"])
     handle.watcher.await_durable(HANGS_S)
-    deadline = time.monotonic() + HANGS_S
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: threading.active_count() <= before)
     assert threading.active_count() == before
     assert entries_of(store) == [b"one"]
 

@@ -28,6 +28,12 @@ def consumer(store: Store, clock: ManualClock | None = None) -> QueueConsumer:
     return QueueConsumer(store, PATH, clock or ManualClock())
 
 
+def claimed(store: Store) -> QueueConsumer:
+    queue = consumer(store)
+    queue.claim()
+    return queue
+
+
 def named(*locations: str) -> Sequence[NewEntry]:
     return [(location, ()) for location in locations]
 

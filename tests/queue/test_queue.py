@@ -22,18 +22,12 @@ from buffer.queue import QueueConsumer
 from buffer.store import Outcome, Store, Won
 from buffer.testing import Fault, FaultyStore, ManualClock
 from tests.consume.consumer_support import Tapped
-from tests.queue.queue_support import PATH, append, consumer, manifest_in, named, producer, queued, replace
+from tests.queue.queue_support import PATH, append, claimed, consumer, manifest_in, named, producer, queued, replace
 
 
 @pytest.fixture
 def store(any_store: Store) -> Store:
     return any_store
-
-
-def claimed(store: Store) -> QueueConsumer:
-    queue = consumer(store)
-    queue.claim()
-    return queue
 
 
 class TestReferenceBehaviour:

@@ -13,18 +13,12 @@ from buffer.names import ledger_path
 from buffer.queue import QueueConsumer
 from buffer.store import Store
 from tests.consume.consumer_support import Tapped
-from tests.queue.queue_support import PATH, append, consumer, manifest_in, named, producer, queued, replace
+from tests.queue.queue_support import PATH, append, claimed, consumer, manifest_in, named, producer, queued, replace
 
 
 @pytest.fixture
 def store(any_store: Store) -> Store:
     return any_store
-
-
-def claimed(store: Store) -> QueueConsumer:
-    queue = consumer(store)
-    queue.claim()
-    return queue
 
 
 def producer_that_read(store: Store) -> Callable[[], object]:
@@ -162,29 +156,25 @@ class TestMissingBesideLedger:
             append(store, "a")
         assert caught.value.location == ledger_path(PATH)
 
-    def test_should_not_call_a_manifest_lost_that_was_made_between_two_looks(self, store: Store) -> None:
-        """A loader that claims and enters while a producer looks for the first time is no loss."""
+    def met_by_a_loader(self, store: Store) -> Store:
+        """The store to one who looks for the first time: before his look at the ledger a loader claims and enters."""
 
-        def loader_enters(operation: str, location: str) -> None:
+        def loader_enters(_operation: str, location: str) -> None:
             if location == ledger_path(PATH):
                 tapped.tap = None
                 consumer(store).claim()
                 self.put(store, self.LEDGER.changed(epoch=1))
 
         tapped = Tapped(store, loader_enters)
-        assert append(tapped, "a") == range(1)
+        return tapped
+
+    def test_should_not_call_a_manifest_lost_that_was_made_between_two_looks(self, store: Store) -> None:
+        assert append(self.met_by_a_loader(store), "a") == range(1)
         assert queued(store) == [(0, "a")]
         assert manifest_in(store).epoch == 1
 
     def test_should_not_call_a_manifest_lost_that_another_consumer_made(self, store: Store) -> None:
-        def loader_enters(operation: str, location: str) -> None:
-            if location == ledger_path(PATH):
-                tapped.tap = None
-                consumer(store).claim()
-                self.put(store, self.LEDGER.changed(epoch=1))
-
-        tapped = Tapped(store, loader_enters)
-        assert consumer(tapped).claim().epoch == 2
+        assert consumer(self.met_by_a_loader(store)).claim().epoch == 2
 
 
 class TestCorruptManifest:

@@ -24,7 +24,7 @@ import weakref
 from types import TracebackType
 from typing import Self
 
-from buffer.clients import MarkKeeper
+from buffer.clients import marked_queue
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig
 from buffer.consume.cursor import Position
@@ -36,7 +36,6 @@ from buffer.gc.collector import Collector
 from buffer.ledger.leases import Leases
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch
-from buffer.queue import QueueConsumer, manifest_observer
 from buffer.store.base import Store
 from buffer.store.open import open_store
 
@@ -101,14 +100,7 @@ class Consumer:
                 "with, or None if there is none"
             )
         store = open_store(config.store, **config.store_options)
-        queue = QueueConsumer(
-            store,
-            config.manifest_path,
-            clock,
-            keepers=[MarkKeeper(store, config.manifest_path, clock, timeout_s=config.cas_timeout_s)],
-            timeout_s=config.cas_timeout_s,
-            observe=manifest_observer("consumer"),
-        )
+        queue = marked_queue(config, store, clock)
         claimed = queue.claim(last_acked)
         collector = None
         if config.gc_enabled:

@@ -32,7 +32,7 @@ from typing import Self
 
 from buffer import metrics
 from buffer.backoff import Backoff
-from buffer.clients import MarkKeeper
+from buffer.clients import marked_queue
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
 from buffer.consume.dead_letters import DeadLetters, check_dlq
@@ -72,7 +72,6 @@ from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
 from buffer.produce.intake import Entries
 from buffer.produce.upload import upload_entries
-from buffer.queue import QueueConsumer, manifest_observer
 from buffer.store.open import open_store
 
 log = logging.getLogger(__name__)
@@ -112,14 +111,7 @@ class LeaseQueue(LeaseDoor):
         if leases is not None:
             check_dlq(config, leases)
         store = open_store(config.store, **config.store_options)
-        queue = QueueConsumer(
-            store,
-            config.manifest_path,
-            clock,
-            keepers=[MarkKeeper(store, config.manifest_path, clock, timeout_s=config.cas_timeout_s)],
-            timeout_s=config.cas_timeout_s,
-            observe=manifest_observer("consumer"),
-        )
+        queue = marked_queue(config, store, clock)
         journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
         worker = clock.new_ulid()[-10:]
         session = LeaseSession(queue, journal, clock, worker, lambda: store.head(journal.location).modified_ms)
