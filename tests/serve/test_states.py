@@ -12,14 +12,15 @@ from buffer.consume.consumer import Consumer
 from buffer.inspect.status import queue_status, read_ledger
 from buffer.ledger.plan import Blocked as BlockedState
 from buffer.ledger.plan import Ledger, Plan
+from buffer.model import Metadata
 from buffer.names import ledger_path
 from buffer.store import Store
 from buffer.testing import ManualClock
 from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
 from buffer_delta.serve.status import STATES, Limits
-from buffer_delta.serve.watch import one_look
-from tests.consume.consumer_support import Tapped
+from buffer_delta.serve.watch import Watch, one_look
+from tests.consume.consumer_support import Tapped, fill
 from tests.serve.serve_support import TABLE, FakeLoader, fenced, filled, get_json, scrape, served
 
 MANIFEST = "ingest/manifest"
@@ -117,6 +118,37 @@ def test_should_be_stuck_when_entries_wait_and_nothing_is_committed(memory: Stor
         clock.advance(1)
         assert views(server, memory)["state"] == "waiting", "it got on: the rest is a backlog, not a fault"
         assert get_json(server, "/livez")[0] == 200
+
+
+@pytest.mark.parametrize("seen_empty", [True, False])
+def test_should_not_be_stuck_by_old_entries_that_have_just_come(
+    memory: Store, clock: ManualClock, seen_empty: bool
+) -> None:
+    """A producer that could not reach the store for long appends what it took meanwhile, and the loader had none."""
+    filled(memory, clock, 1)
+    consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+    loader = FakeLoader(clock)
+    loader.open(consumer.epoch)
+    watch = Watch(memory, ConsumerConfig(store=memory), loader=loader, limits=Limits(stuck_s=600), clock=clock)
+    watch.look()
+    consumer.next_descriptors(1)
+    consumer.ack_through(0)
+    loader.commit(0, 0)
+    watch.look()
+    taken_ms = clock.now_ms()
+    clock.advance(1200)
+    if seen_empty:
+        watch.look()
+    fill(memory, 1, metadata=[Metadata(0, taken_ms, b"")])
+    clock.advance(1)
+    watch.look()
+    status = watch.status()
+    assert (status.state, status.lag_seconds, status.needs_restart) == ("waiting", 1201, False)
+    clock.advance(601)
+    watch.look()
+    status = watch.status()
+    assert (status.state, status.needs_restart) == ("stuck", True), "by now it should have loaded it"
+    assert "no commit for 30 min 2 s" in status.reason
 
 
 def test_should_be_blocked_as_the_ledger_says_with_a_loader_and_without(memory: Store, clock: ManualClock) -> None:

@@ -49,15 +49,43 @@ def left_by_workers(store: Store, clock: ManualClock) -> None:
     queue.close()
 
 
-def test_should_count_what_workers_have_left_while_the_queue_is_theirs(memory: Store, clock: ManualClock) -> None:
+def test_should_count_what_workers_have_left_and_say_when_none_of_them_comes(memory: Store, clock: ManualClock) -> None:
     left_by_workers(memory, clock)
     watching = watch(memory, clock)
     watching.look()
-    clock.advance(3 * 3600)
+    clock.advance(LIMITS.stuck_s)
     watching.look()
     status = watching.status()
     assert status.leases is not None
-    assert (status.lag_batches, status.state) == (6, "waiting"), "nobody can tell that workers should have come"
+    assert (status.lag_batches, status.state) == (6, "waiting")
+    clock.advance(1)
+    watching.look()
+    status = watching.status()
+    assert (status.state, status.needs_restart) == ("stuck", False)
+    assert status.reason == "6 batches waiting, none taken by a worker for 10 min 1 s"
+
+
+def test_should_not_call_workers_stuck_while_one_holds_a_batch_or_none_is_to_be_taken(
+    memory: Store, clock: ManualClock
+) -> None:
+    more(memory, clock, 2)
+    queue = LeaseQueue.open(config(memory), LeaseConfig(visibility_timeout_ms=8 * 3600 * 1000), clock=clock)
+    watching = watch(memory, clock)
+    held = queue.consume(1)
+    for _ in range(3):
+        watching.look()
+        assert watching.status().state == "waiting", "a long task is not late"
+        clock.advance(3600)
+    queue.ack(held)
+    queue.ack(queue.consume(1))
+    queue.close()
+    for _ in range(3):
+        watching.look()
+        assert watching.status().state == "idle"
+        clock.advance(3600)
+    more(memory, clock, 1)
+    watching.look()
+    assert watching.status().state == "waiting", "it has just come"
 
 
 def test_should_call_a_loader_stuck_that_took_the_queue_from_workers(memory: Store, clock: ManualClock) -> None:
@@ -76,6 +104,7 @@ def test_should_call_a_loader_stuck_that_took_the_queue_from_workers(memory: Sto
         more(memory, clock, 20)
         consumer.manifest()
     loader.known = consumer.known()
+    watching.look()
     clock.advance(3 * 3600)
     watching.look()
     status = watching.status()

@@ -15,7 +15,7 @@ from buffer.cli.shell import INTERVAL
 from buffer.config import ConsumerConfig
 from buffer.store.open import open_store
 from buffer_delta.serve.server import DEFAULT_ADDRESS, StatusServer
-from buffer_delta.serve.status import STUCK_S, Limits
+from buffer_delta.serve.status import STUCK_S, UNSEEN_S, Limits
 from buffer_delta.serve.watch import LOOK_S
 
 TURN_S = 3600.0
@@ -68,7 +68,7 @@ def serve(
         address,
         store,
         config,
-        limits=Limits(stuck_s=stuck_s, max_lag_s=max_lag_s),
+        limits=Limits(stuck_s=stuck_s, max_lag_s=max_lag_s, look_s=look_s + UNSEEN_S),
         with_objects=not no_objects,
         show_records=show_records,
     )

@@ -7,7 +7,7 @@ it, and its one `state` is decided here: so they cannot disagree.
     fenced       another loader has taken the queue over; this one has stopped, or will at its next write
     failed       the loader has stopped because of an error
     unreachable  the queue cannot be looked at
-    stuck        entries wait, and nothing was committed for longer than the limit
+    stuck        entries wait, and nothing was committed, or taken by a worker, for longer than the limit
     behind       the oldest entry has waited for longer than the limit
     retrying     the range failed and is tried again, not for long yet
     loading      a range is under way
@@ -23,6 +23,7 @@ before. Where a watch has looked for long enough it can, without a loader in its
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -51,6 +52,7 @@ READY: frozenset[State] = frozenset(set(STATES) - UNHEALTHY - {"starting", "stop
 
 
 STUCK_S = 600.0
+UNSEEN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,10 @@ class Limits:
     """From when on something is wrong."""
 
     stuck_s: float = STUCK_S
-    """Entries wait and nothing was committed for this long."""
+    """Entries wait and nothing was committed, or taken by a worker, for this long."""
     max_lag_s: float | None = None
     """The oldest entry has waited for this long. None: a backlog is no fault."""
-    look_s: float = 60.0
+    look_s: float = UNSEEN_S
     """The last successful look at the queue is this old."""
 
 
@@ -105,7 +107,8 @@ class Status:
     queue_seconds: float = 0.0
     """How old the last successful look is; without one, since when looks fail."""
     still_seconds: float | None = None
-    """How long nobody has been seen to take anything from the queue, though entries waited. None: not watched."""
+    """How long nobody has been seen to take anything from the queue, though there was something to take. None: not
+    watched."""
     loader: LoaderFacts | None = None
     """None where no loader is in this process."""
     tables: tuple[TableStatus, ...] = ()
@@ -245,13 +248,15 @@ def _unseen(status: Status) -> tuple[State, str] | None:
 
 
 def _late(status: Status) -> tuple[State, str] | None:
-    lag, limits = status.lag_seconds, status.limits
-    still = status.loader.seconds_without_commit if status.loader else status.still_seconds
-    if status.leases is not None:  # what a worker holds is neither lost nor late: its lease says until when
-        still = None
+    lag, limits, loader = status.lag_seconds, status.limits, status.loader
+    still = status.still_seconds
+    if loader is not None:  # entries that came a moment ago are not late, however old they are and long it had none
+        still = min(loader.seconds_without_commit, math.inf if still is None else still)
     if status.lag_batches and still is not None and still > limits.stuck_s and (lag is None or lag > limits.stuck_s):
-        why = f": {status.loader.error}" if status.loader and status.loader.error else ""
-        return "stuck", f"{plural(status.lag_batches, 'batches')} waiting, no commit for {human_seconds(still)}{why}"
+        why = f": {loader.error}" if loader and loader.error else ""
+        since = human_seconds(loader.seconds_without_commit if loader else still)
+        nothing = "no commit" if status.leases is None else "none taken by a worker"
+        return "stuck", f"{plural(status.lag_batches, 'batches')} waiting, {nothing} for {since}{why}"
     if status.loader is None and still is None and status.attempts > 1 and lag is not None and lag > limits.stuck_s:
         return "stuck", f"attempt {status.attempts}, and the oldest entry has waited for {human_seconds(lag)}"
     if lag is not None and limits.max_lag_s is not None and lag > limits.max_lag_s:

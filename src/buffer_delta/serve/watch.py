@@ -156,7 +156,7 @@ class Watch:
             self._problem = f"{type(error).__name__}: {error}"
         else:
             now_s = self._clock.monotonic_s()
-            if _has_moved(self._seen, seen):
+            if _has_moved(self._seen, seen, self._clock.now_ms()):
                 self._moved_s = now_s
             self._seen, self._problem, self._looked_s = seen, None, now_s
         self._sample()
@@ -316,12 +316,20 @@ def one_look(
 # Deciding
 
 
-def _has_moved(before: _Seen, now: _Seen) -> bool:
-    """Whether somebody took something from the queue, or there is nothing to take."""
-    if before.manifest is None or now.manifest is None or not now.manifest.entry_count:
+def _has_moved(before: _Seen, now: _Seen, now_ms: int) -> bool:
+    """Whether somebody took something from the queue, or there is, or was, nothing to take.
+
+    Of workers one that holds a batch is at work: its lease says until when. What is delayed is not to be taken.
+    """
+    if before.manifest is None or now.manifest is None:
+        return True
+    if not before.manifest.entry_count or not now.manifest.entry_count:
         return True
     if before.workers != now.workers:  # one of them wrote, or others have the queue now
         return True
+    if now.workers is not None:
+        stats = stats_of(now.workers, now.manifest.next_sequence, now_ms)
+        return bool(stats.in_flight) or not stats.available
     return before.manifest.first_sequence != now.manifest.first_sequence
 
 
