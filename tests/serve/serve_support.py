@@ -56,7 +56,9 @@ def served(
     config = ConsumerConfig(store=store, gc_enabled=False)
     server = StatusServer("127.0.0.1:0", store, config, loader=loader, limits=limits, clock=clock, **more)
     server.watch.look()
-    server.start(look_s=3600.0)
+    # Its own thread would look once more, at any moment of the test; looking is for one thread.
+    server.watch.start = lambda look_s=0.0: None  # type: ignore[method-assign]
+    server.start()
     try:
         yield server
     finally:
