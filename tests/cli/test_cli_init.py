@@ -168,3 +168,41 @@ def test_should_write_any_character_as_toml() -> None:
     assert written["loader"]["store_options"] == {"a b": [1, True]}
     assert written["loader"]["gc_enabled"] is False
     assert json.dumps(written)
+
+
+def test_should_write_each_setting_once_and_no_key_however_they_are_given(
+    buffer_delta: InProcess, tmp_path: Path
+) -> None:
+    queue, file = tmp_path / "queue", tmp_path / "buffer.toml"
+    fill(queue, [b"a"])
+    sets = {
+        "table": json.dumps(str(tmp_path / "events")),
+        "dead_letters": json.dumps(str(tmp_path / "bad")),
+        "format": '{ type = "text" }',
+        "store_options": '{ secret_access_key = "sEcReT", region = "eu-1", '
+        'client_options = { allow_http = true, default_headers = { authorization = "sEcReT" } } }',
+        "table_options": '{ "fs.s3a.secret.key" = "sEcReT" }',
+        "commit_interval_s": "5",
+    }
+    given = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    ran = buffer_delta("init", "--store", queue, "--output", file, "--no-check", *given)
+    assert ran.code == 0, ran.err
+    text = file.read_text()
+    written = tomllib.loads(text)["loader"]
+    assert "sEcReT" not in text + ran.out + ran.err
+    for key in ("secret_access_key", "fs.s3a.secret.key", "client_options.default_headers"):
+        assert key in ran.err, key
+    assert (written["table"], written["dead_letters"]) == (str(tmp_path / "events"), str(tmp_path / "bad"))
+    assert (written["format"], written["commit_interval_s"]) == ({"type": "text"}, 5)
+    assert written["store_options"] == {"region": "eu-1", "client_options": {"allow_http": True}}
+
+
+def test_should_refuse_what_init_would_not_heed_and_no_load_would_take(buffer_delta: InProcess, tmp_path: Path) -> None:
+    file = tmp_path / "buffer.toml"
+    file.write_text('[loader]\nstore = "./q"\n')
+    options = ("--table", tmp_path / "t", "--output", tmp_path / "new.toml", "--no-check")
+    ran = buffer_delta("init", "--config", file, "--store", tmp_path, *options)
+    assert (ran.code, "--config" in ran.err) == (2, True)
+    ran = buffer_delta("init", "--store", "memory://x", *options)
+    assert (ran.code, "one process" in ran.err.replace("\n", " ")) == (2, True)
+    assert not (tmp_path / "new.toml").exists()

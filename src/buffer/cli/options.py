@@ -102,7 +102,7 @@ def _build(kind: type[C], values: dict[str, Any], options: Mapping[str, Any], ta
     values = {**values, **options.get("sets", {})}
     for key, value in options.items():
         if key == "store_options" and value:
-            values[key] = _merge(values.get(key, {}), value)
+            values[key] = merge(values.get(key, {}), value)
         elif key in kind.setting_names() and key != "store_options" and value is not None:
             values[key] = value
     if "store" not in values:
@@ -110,11 +110,11 @@ def _build(kind: type[C], values: dict[str, Any], options: Mapping[str, Any], ta
             "which queue? Pass --store URL, set BUFFER_STORE, or name a --config file whose "
             f"[{table}] table has a store"
         )
-    _refuse_memory(values["store"])
+    refuse_memory(values["store"])
     return kind.from_dict(values)
 
 
-def _refuse_memory(store: object) -> None:
+def refuse_memory(store: object) -> None:
     """A command is a process of its own: what it calls durable must be there for the next one."""
     if isinstance(store, str) and store.lower().startswith("memory:"):
         raise reject(
@@ -133,7 +133,7 @@ def parse_store_options(_ctx: click.Context, _param: click.Parameter, pairs: Seq
         nested: dict[str, Any] = {name: _store_value(value, nested=bool(tables))}
         for table in reversed(tables):
             nested = {table: nested}
-        parsed = _merge(parsed, nested)
+        parsed = merge(parsed, nested)
     return parsed
 
 
@@ -169,9 +169,9 @@ def _split(pair: str) -> tuple[str, str]:
     return key, value
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = merge(merged[key], value) if both else value
     return merged

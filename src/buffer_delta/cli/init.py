@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from buffer.cli.options import queue_options
+from buffer.cli.options import merge, queue_options, refuse_memory
 from buffer.cli.printing import echo, is_terminal
 from buffer.cli.shell import DONE, FAILED
 from buffer.config import ConsumerConfig
@@ -25,6 +25,8 @@ from buffer_delta.formats import format_names
 
 PUBLIC_STORE_OPTIONS = ("endpoint", "region", "client_options", "virtual_hosted_style_request")
 """What may stand in a file that people share. Keys come from the environment."""
+PRIVATE_CLIENT_OPTIONS = ("default_headers", "proxy_url")
+"""These may hold passwords."""
 
 
 @click.command(short_help="Write a commented buffer.toml, and try it out.")
@@ -58,31 +60,34 @@ def init(
       buffer-delta init
       buffer-delta init --store s3://bucket/events --table s3a://lake/events --format json --schema 'id BIGINT'
     """
+    if options.get("config_path"):
+        raise click.UsageError("init writes such a file and reads none: leave --config out; --set takes any setting")
     if output.exists() and not force:
         raise InvalidInput(f"{str(output)!r} is there already; pass --force to write over it, or --output")
-    store = options["store"] or _ask("Where is the queue? (s3://bucket/path, a folder)", "--store")
-    table = table or _ask("Which Delta table? (db.events, s3a://bucket/events, a folder)", "--table")
-    store_options = _public(options.get("store_options") or {})
-    queue = {key: options[key] for key in ("manifest_path", "data_path_prefix") if options.get(key)}
-    found = _look(store, options.get("store_options") or {}, queue)
-    guessed = guess_format(found.entries)
-    if found.entries:
-        echo(f"the queue's first {plural(len(found.entries), 'entries')} look like: {guessed}")
-    if format_name is None:
-        asked = is_terminal(sys.stdin)
-        format_name = _ask("Which format?", "--format", guessed or "json") if asked else guessed or "raw"
+    sets = dict(options.get("sets") or {})
+    store_options = merge(_table(sets, "store_options"), options.get("store_options") or {})
+    public_options = _public(store_options, _table(sets, "table_options"))
+    given = {key: _given(sets, key, options.get(key)) for key in ("store", "manifest_path", "data_path_prefix")}
+    store = given["store"] or _ask("Where is the queue? (s3://bucket/path, a folder)", "--store")
+    refuse_memory(store)
+    table = _given(sets, "table", table) or _ask(
+        "Which Delta table? (db.events, s3a://bucket/events, a folder)", "--table"
+    )
+    queue = {key: value for key, value in given.items() if key != "store" and value}
+    found = _look(store, store_options, queue)
+    form = _format(found, format_name, schema, sets)
+    dead_letters = _given(sets, "dead_letters", dead_letters)
     if dead_letters is None and is_terminal(sys.stdin):
         dead_letters = _ask("A table for records that cannot be read? (empty: none)", "--dead-letters", "") or None
-    form: Any = {"type": format_name, "schema": schema} if schema else format_name
-    settings = {**queue, "store": store, "store_options": store_options, "table": table, "format": form}
+    settings = {**queue, "store": store, "store_options": public_options, "table": table, "format": form}
     if dead_letters:
         settings["dead_letters"] = dead_letters
-    config = LoaderConfig.from_dict({**settings, **options.get("sets", {})})  # refuses what would not work
-    output.write_text(document(settings, options.get("sets", {})), encoding="utf-8")
+    config = LoaderConfig.from_dict({**settings, **sets})  # refuses what would not work
+    output.write_text(document(settings, sets), encoding="utf-8")
     echo(f"wrote {output}")
     wrong = False
     if not no_check:
-        config = config.replace(store_options=options.get("store_options") or {})
+        config = config.replace(store_options=store_options)
         for each in findings(config, None):
             wrong = wrong or each.verdict == "wrong"
             show(each)
@@ -98,9 +103,39 @@ def _ask(question: str, option: str, default: str | None = None) -> str:
     return answer
 
 
-def _public(store_options: dict[str, Any]) -> dict[str, Any]:
+def _given(sets: dict[str, Any], key: str, option: Any) -> Any:
+    """A setting that has a line of its own in the file. Taken out of `sets`: a key may stand there once."""
+    value = sets.pop(key, None)
+    return value if option is None else option
+
+
+def _table(sets: dict[str, Any], key: str) -> dict[str, Any]:
+    value = sets.pop(key, {})
+    if not isinstance(value, dict):
+        raise click.UsageError(f'--set {key}: write a table, like {{ name = "value" }}')
+    return value
+
+
+def _format(found: Sample, name: str | None, schema: str | None, sets: dict[str, Any]) -> Any:
+    """As it was given, or asked for, or as the first entries look."""
+    guessed = guess_format(found.entries)
+    if found.entries:
+        echo(f"the queue's first {plural(len(found.entries), 'entries')} look like: {guessed}")
+    chosen = _given(sets, "format", name)
+    if chosen is None:
+        asked = is_terminal(sys.stdin)
+        chosen = _ask("Which format?", "--format", guessed or "json") if asked else guessed or "raw"
+    if schema is None:
+        return chosen
+    return {**(chosen if isinstance(chosen, dict) else {"type": chosen}), "schema": schema}
+
+
+def _public(store_options: dict[str, Any], table_options: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in store_options.items() if key in PUBLIC_STORE_OPTIONS}
-    left = sorted(set(store_options) - set(kept))
+    left = sorted({*store_options} - {*kept}) + sorted(table_options)
+    if isinstance(client := kept.get("client_options"), dict):
+        kept["client_options"] = {key: value for key, value in client.items() if key not in PRIVATE_CLIENT_OPTIONS}
+        left += sorted(f"client_options.{key}" for key in {*client} - {*kept["client_options"]})
     if left:
         echo(f"not written, for it may be a key: {', '.join(left)}; set it in the environment instead", err=True)
     return kept
