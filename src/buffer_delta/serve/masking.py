@@ -1,7 +1,7 @@
 """A status without what errors quote: a piece of a record often stands in the message that says what is wrong with it.
 
-Everything between quotes goes; the rest of a message (its class, the constraint, the position) stays. The names of
-tables, stores and clients are no part of a record. Pure.
+Everything from the first quote to the last goes; the rest of a message (its class, the constraint, the position) stays.
+The names of tables, stores and clients are no part of a record. Pure.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from buffer.ledger.entries import Entries
 from buffer.ledger.plan import Ledger
+from buffer_delta.serve.facts import ERROR_CHARS_MAX
 from buffer_delta.serve.status import Status
 
-_QUOTED = re.compile(r"""'[^']*'?|"[^"]*"?|`[^`]*`?|(?<=[:=]) *[\[{].*""", re.DOTALL)
-"""A quote that a cut message does not close reaches to its end; so does an object or a list that is repeated whole."""
+_QUOTES = "'\"`"
+_REPEATED = re.compile(r"(?<=[:=]) *[\[{].*", re.DOTALL)
+"""An object or a list that is repeated whole reaches to the end."""
 
 
 def masked(status: Status) -> Status:
@@ -31,12 +33,17 @@ def masked(status: Status) -> Status:
 
 
 def mask(text: str) -> str:
-    return _QUOTED.sub(_shorter, text)
-
-
-def _shorter(found: re.Match[str]) -> str:
-    quote = found[0][0]
-    return f"{quote}…{quote}" if quote in "'\"`" else " …"
+    """Without what stands between the first quote and the last: a record may hold quotes itself, and Spark repeats a
+    value as it is, so nobody can tell which of them end it. One that is not closed, or was cut, reaches to the end."""
+    places = [place for place, char in enumerate(text) if char in _QUOTES]
+    if not places:
+        return _REPEATED.sub(" …", text)
+    first, last = places[0], places[-1]
+    is_cut = text.endswith("…") or len(text) >= ERROR_CHARS_MAX
+    is_closed = not is_cut and all(text.count(quote) % 2 == 0 for quote in _QUOTES)
+    rest = text[last + 1 :] if is_closed else ""
+    quote = text[first]
+    return _REPEATED.sub(" …", f"{text[:first]}{quote}…{quote}{rest}")
 
 
 def _masked_ledger(ledger: Ledger) -> Ledger:
