@@ -12,6 +12,8 @@ import pytest
 
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
+from buffer.ledger.plan import Ledger
+from buffer.names import ledger_path
 from buffer.store import Store, open_store
 from buffer.testing import ManualClock
 from buffer_delta.errors import Blocked
@@ -108,6 +110,39 @@ def test_should_not_go_on_showing_a_state_that_nobody_confirms(browser: Browser,
     assert browser.asked("document.getElementById('state').className") == "pill bad"
     assert "as of 2023-11-14 22:13:20 UTC" in browser.asked("document.getElementById('reason').textContent")
     assert browser.asked("document.title").startswith("no answer")
+
+
+def test_should_not_call_a_queue_empty_that_nobody_has_seen(browser: Browser, memory: Store) -> None:
+    clock = ManualClock()
+    with served(memory, clock) as server:
+        page = browser.look(server.url)
+        assert ">unreachable</span>" in page
+        assert (shown(page, "lag_batches")[1], shown(page, "waiting")[1]) == ("–", "–")
+        filled(memory, clock, 2)
+        server.watch.look()
+        clock.advance(1)
+        assert shown(browser.look(server.url), "waiting")[1] == "2 batches, 0..1"
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        consumer.next_descriptors(2)
+        consumer.ack_through(1)
+        server.watch.look()
+        clock.advance(1)
+        assert shown(browser.look(server.url), "waiting")[1] == "nothing"
+
+
+def test_should_not_break_the_words_of_a_table_apart(browser: Browser, memory: Store) -> None:
+    """Beside a path that takes all the room there is."""
+    clock = ManualClock()
+    filled(memory, clock)
+    ledger = Ledger(queue_id="01TEST", app_id="a", tables=("/lake/" + "x" * 200,), born=True)
+    memory.put(ledger_path("ingest/manifest"), ledger.to_bytes())
+    with served(memory, clock) as server:
+        browser.look(server.url)
+        last = "document.querySelector('#tables th:last-child')"
+        assert browser.asked(f"{last}.textContent") == "version"
+        assert browser.asked(f"{last}.scrollWidth <= {last}.clientWidth")
+        range_of = f"(() => {{ const r = document.createRange(); r.selectNodeContents({last}); return r; }})()"
+        assert browser.asked(f"{range_of}.getClientRects().length") == 1, "one line"
 
 
 @pytest.mark.parametrize("seconds", [4.5, 75, 931, 12_345, 400_000])

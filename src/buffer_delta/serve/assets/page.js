@@ -153,6 +153,11 @@ function recent(history, key) { // over the last minute
 
 // The page
 
+function waits(status) { // a queue that nobody has seen is not an empty one
+  if (!status.length) return status.length === 0 ? "nothing" : "–";
+  return `${count(status.length)} batches, ${range(status.first_sequence, status.next_sequence - 1)}`;
+}
+
 function draw(status, history) {
   document.title = `${status.state} · buffer-delta`;
   const loader = status.loader, pill = byId("state");
@@ -192,7 +197,7 @@ function draw(status, history) {
 
   const plan = status.plan;
   facts("queue-facts", [
-    ["waiting", status.length ? `${count(status.length)} batches, ${range(status.first_sequence, status.next_sequence - 1)}` : "nothing"],
+    ["waiting", waits(status), "waiting"],
     ["next sequence", count(status.next_sequence), "next_sequence"],
     ["epoch", count(status.epoch), "epoch"],
     ["oldest entry", status.length ? moment(status.oldest_ingestion_ms) : null],
