@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from click import Command, Context, Option
 
+from buffer.cli.options import parse_store_options
 from buffer.cli.shell import describe, exit_code
 from buffer.clock import SystemClock, make_ulid
 from buffer.config import ConsumerConfig
@@ -211,6 +213,16 @@ def test_should_pass_nested_store_options_on(buffer: InProcess) -> None:
     assert ran.code == 1  # nobody listens there; but every option was understood
     assert "127.0.0.1:9" in ran.err or "s3://bucket/x" in ran.err
     assert "hush" not in ran.err
+
+
+def test_should_hand_nested_store_options_over_as_the_store_wants_them() -> None:
+    given = ["client_options.pool_max_idle_per_host=5", "client_options.allow_http=true", "retry_config.max_retries=3"]
+    options = parse_store_options(Context(Command("x")), Option(["--x"]), given)
+    assert options == {
+        "client_options": {"pool_max_idle_per_host": "5", "allow_http": True},
+        "retry_config": {"max_retries": 3},
+    }
+    open_store("s3://bucket/queue", region="eu-1", **options)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -130,18 +130,18 @@ def parse_store_options(_ctx: click.Context, _param: click.Parameter, pairs: Seq
     for pair in pairs:
         key, value = _split(pair)
         *tables, name = key.split(".")
-        nested: dict[str, Any] = {name: _store_value(value, nested=bool(tables))}
+        nested: dict[str, Any] = {name: _store_value(value, is_number=tables[:1] == ["retry_config"])}
         for table in reversed(tables):
             nested = {table: nested}
         parsed = merge(parsed, nested)
     return parsed
 
 
-def _store_value(text: str, *, nested: bool) -> Any:
-    """Top-level options are text (a key of digits stays as it is) or switches; nested ones may be numbers."""
+def _store_value(text: str, *, is_number: bool) -> Any:
+    """Options are text (a key of digits stays as it is) or switches; obstore wants numbers in `retry_config` alone."""
     if text in ("true", "false"):
         return text == "true"
-    if nested:
+    if is_number:
         try:
             return int(text)
         except ValueError:

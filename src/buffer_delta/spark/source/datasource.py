@@ -48,11 +48,17 @@ class BufferDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = read_options(self.options)
         target = _arrow(schema)
+        _refuse(options, "start", "ack", "is for streams: a batch read takes from_sequence and to_sequence")
+        if options.view != "batches":
+            _refuse(options, "count_entries", "is for the view 'batches'")
         if options.view in _VIEWS:
             _check_view(options.view, target)
+            if options.view == "dead_letters":
+                _refuse(
+                    options, "from_sequence", "to_sequence", "is not for the view 'dead_letters': filter by location"
+                )
             reader = BatchesReader if options.view == "batches" else DeadLettersReader
             return reader(options, target)
-        _refuse(options, "start", "ack", "is for streams: a batch read takes from_sequence and to_sequence")
         return SnapshotReader(options, asked_columns(options, schema, target))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
@@ -62,6 +68,7 @@ class BufferDataSource(DataSource):
                 f"view={options.view!r} is for batch reads: use spark.read", key="view", value=options.view
             )
         _refuse(options, "from_sequence", "to_sequence", "is for batch reads: a stream takes start")
+        _refuse(options, "count_entries", "is for the view 'batches' of a batch read")
         return StreamReader(options, asked_columns(options, schema, _arrow(schema)))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -112,7 +119,7 @@ def _check_view(view: str, target: pa.Schema) -> None:
 
 def _refuse(options: ReadOptions, *keys_and_why: str) -> None:
     *keys, why = keys_and_why
-    defaults = {"ack": True}
+    defaults = {"ack": True, "count_entries": False}
     for key in keys:
         if getattr(options, key) != defaults.get(key):
             raise InvalidConfig(f"the option {key!r} {why}", key=key, value=getattr(options, key))

@@ -86,6 +86,10 @@ def encoder_for(form: str, schema: pa.Schema, framing: str = "none", schema_id: 
     """The encoder of a write, before any row comes. Raises InvalidInput if its columns do not fit."""
     for field in schema:
         _refuse_variant(field.type, field.name)
+        if schema.names.count(field.name) > 1:
+            raise InvalidInput(
+                f"two columns are named {field.name!r}, as after a join; one would hide the other: rename or drop it"
+            )
     has_metadata = METADATA in schema.names
     columns = tuple(name for name in schema.names if name != METADATA)
     if has_metadata and not _is_bytes(schema.field(METADATA).type):

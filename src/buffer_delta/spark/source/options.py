@@ -195,7 +195,11 @@ def store_options(left: dict[str, str]) -> dict[str, Any]:
         if not inner:
             options[target] = value
         elif target in ("client_options", "retry_config"):
-            options.setdefault(target, {})[inner] = {"true": True, "false": False}.get(value.lower(), value)
+            if target == "retry_config" and value.isascii() and value.isdecimal():  # obstore wants numbers there alone
+                value = int(value)
+            else:
+                value = {"true": True, "false": False}.get(value.lower(), value)
+            options.setdefault(target, {})[inner] = value
         else:
             raise InvalidConfig(f"the option {key!r} is not allowed: write {STORE + target!r}", key=key)
     return options

@@ -1,0 +1,61 @@
+"""Options of the data source that would do nothing, or could not work. Needs no session."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from buffer.errors import InvalidConfig, InvalidInput
+from buffer.store.open import open_store
+from buffer_delta.spark.source import BufferDataSource
+from buffer_delta.spark.source.encode import encoder_for
+from buffer_delta.spark.source.options import read_options
+
+
+@pytest.mark.parametrize("view", ["rows", "batches", "dead_letters"])
+@pytest.mark.parametrize(
+    ("option", "value", "taken_by"),
+    [
+        ("start", "5", ()),
+        ("ack", "false", ()),
+        ("from_sequence", "5", ("rows", "batches")),
+        ("to_sequence", "5", ("rows", "batches")),
+        ("count_entries", "true", ("batches",)),
+    ],
+)
+def test_should_refuse_an_option_that_a_view_does_not_heed(
+    view: str, option: str, value: str, taken_by: tuple[str, ...]
+) -> None:
+    """Rows that were not asked for would look like those that were."""
+    source = BufferDataSource({"path": "/queue", "view": view, option: value})
+    if view in taken_by:
+        source.reader(source.schema())
+        return
+    with pytest.raises(InvalidConfig, match=option):
+        source.reader(source.schema())
+
+
+def test_should_refuse_to_count_entries_in_a_stream() -> None:
+    source = BufferDataSource({"path": "/queue", "count_entries": "true"})
+    with pytest.raises(InvalidConfig, match="count_entries"):
+        source.streamReader(source.schema())
+
+
+def test_should_hand_nested_store_options_over_as_the_store_wants_them() -> None:
+    given = {
+        "path": "s3://bucket/queue",
+        "store.region": "eu-1",
+        "store.retry_config.max_retries": "3",
+        "store.client_options.pool_max_idle_per_host": "5",
+        "store.client_options.allow_http": "TRUE",
+    }
+    queue = read_options(given).queue
+    assert queue.store_options["retry_config"] == {"max_retries": 3}
+    assert queue.store_options["client_options"] == {"pool_max_idle_per_host": "5", "allow_http": True}
+    open_store(str(queue.store), **queue.store_options)
+
+
+@pytest.mark.parametrize("form", ["raw", "json", "avro", "arrow"])
+def test_should_refuse_two_columns_of_one_name_before_any_task_runs(form: str) -> None:
+    with pytest.raises(InvalidInput, match="two columns are named 'value'"):
+        encoder_for(form, pa.schema([("value", pa.string()), ("value", pa.string())]))
