@@ -9,6 +9,7 @@ receiver that was killed, or a second receiver behind the same balancer never ma
 
     200   it is in the queue, from now on or from an earlier attempt
     409   the number was passed over: a later one of the same sender is in the queue, and this one is not
+    411   send it with a Content-Length
     503   not now: send it again
 """
 
@@ -94,11 +95,17 @@ def make_server(port: int, receiver: Receiver) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             client_id, _, number = self.path.strip("/").rpartition("/")
-            length = int(self.headers.get("Content-Length", 0))
-            if not number.isdecimal() or not client_id or length > BODY_BYTES_MAX:
+            said = self.headers.get("Content-Length", "")
+            length = int(said) if said.isascii() and said.isdecimal() else -1
+            if length < 0:  # chunked, say: what was not read would be missing in the queue, and told as received
+                status, answer = 411, {"error": "send a Content-Length"}
+            elif not number.isdecimal() or not client_id or length > BODY_BYTES_MAX:
                 status, answer = 400, {"error": f"POST /client_id/client_seq with up to {BODY_BYTES_MAX} bytes"}
             else:
-                status, answer = receiver.receive(client_id, int(number), self.rfile.read(length))
+                body = self.rfile.read(length)
+                if len(body) < length:  # cut off: half of it must not take the number that the whole is sent under next
+                    return
+                status, answer = receiver.receive(client_id, int(number), body)
             data = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

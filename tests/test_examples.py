@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -126,6 +128,29 @@ def test_should_share_a_sender_between_two_receivers(tmp_path: Path) -> None:
 def test_should_refuse_a_webhook_without_a_number(tmp_path: Path, path: str) -> None:
     with webhook(tmp_path) as address:
         assert post(address, path)[0] == 400
+
+
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n\r\n", b"411"),
+        (b"Content-Length: -1\r\n\r\nwhole", b"411"),
+        (b"Content-Length: five\r\n\r\nwhole", b"411"),
+        (b"Content-Length: 5\r\n\r\nwho", b""),
+    ],
+)
+def test_should_not_take_what_it_did_not_read_for_a_webhook(tmp_path: Path, head: bytes, answer: bytes) -> None:
+    """Nothing, or a half, under the number would make every repetition of the whole a "repeated"."""
+    with webhook(tmp_path) as address:
+        url = urllib.parse.urlsplit(address)
+        with socket.create_connection((url.hostname, url.port), timeout=HANGS_S) as sock:
+            sock.sendall(b"POST /shop/0 HTTP/1.0\r\n" + head)
+            sock.shutdown(socket.SHUT_WR)
+            got = b"".join(iter(lambda: sock.recv(4096), b""))
+        assert answer in got.partition(b"\r\n")[0]
+        assert bool(got) == bool(answer)
+        assert post(address, "shop/0", b"whole") == (200, {"sequence": 0})
+    assert received(tmp_path) == [b"whole"]
 
 
 # The same as an app
