@@ -229,6 +229,7 @@ def test_should_be_unreachable_without_a_queue_and_recover(memory: Store, clock:
         code, health = get_json(server, "/healthz")
         assert (code, health["state"]) == (503, "unreachable")
         assert "there is no queue yet" in health["reason"]
+        assert views(server, memory)["state"] == "unreachable", "the metrics say so too: an alert must not miss it"
         filled(memory, clock)
         clock.advance(1)
         server.watch.look()

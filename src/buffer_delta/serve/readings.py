@@ -7,7 +7,7 @@ from buffer_delta.serve.status import STATES, Status
 
 
 def readings_of(status: Status) -> Readings | None:
-    """None before the first look: a queue without a name is nobody's."""
+    """None for a queue without a name: it is nobody's."""
     if status.name is None:
         return None
     loader = status.loader

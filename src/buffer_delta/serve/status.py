@@ -117,6 +117,8 @@ class Status:
     backlog_bytes: int | None = None
     """Stored bytes of the batches that wait; None if nobody has counted."""
     limits: Limits = field(default_factory=Limits)
+    place: str | None = None
+    """Store and manifest, also of a queue that no look has found."""
 
     # What it amounts to
 
@@ -169,7 +171,7 @@ class Status:
     @property
     def name(self) -> str | None:
         """The queue's, for people and for the metrics."""
-        return None if self.queue is None else f"{self.queue.store} {self.queue.manifest}"
+        return self.place if self.queue is None else f"{self.queue.store} {self.queue.manifest}"
 
     # Views
 

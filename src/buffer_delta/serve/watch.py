@@ -245,6 +245,7 @@ class Watch:
             clients=seen.clients,
             backlog_bytes=seen.bytes_in(manifest),
             limits=self._limits,
+            place=f"{self._store.url} {self._path}",
         )
 
     def _status_of(self, manifest: Manifest, ledger: Ledger | None, now_ms: int) -> QueueStatus:
