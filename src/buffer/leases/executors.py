@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,8 @@ from buffer.errors import InvalidInput
 from buffer.leases.retry import Again, RetryPolicy
 from buffer.leases.values import LeasedBatch
 from buffer.ledger.lease_rules import Ack
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,15 @@ class Outcome:
         if not self.errors:
             return self.batch.done()
         return self.batch.done(self.done) if self.done else None
+
+    @property
+    def reason(self) -> str:
+        """Why the rest comes back."""
+        kind = type(self.errors[0]).__name__
+        try:
+            return f"{kind}: {self.errors[0]}"
+        except Exception as error:  # noqa: BLE001 - somebody else's `__str__`: it must not end the worker
+            return f"{kind}, and its text raised {type(error).__name__}"
 
     def again(self, retry: RetryPolicy) -> Again | None:
         """When to deliver the rest again; None if there is none."""
@@ -75,17 +87,45 @@ class Threads:
 
 
 class Tasks:
-    """Handlers for asyncio, on an event loop in a thread of its own."""
+    """Handlers for asyncio, on an event loop in a thread of its own.
+
+    Every batch has an answer, whatever its handler does: cancel its own task, or end the process with `sys.exit`, in a
+    task of its own even. Asyncio lets that end the event loop, and whoever waits would wait for ever.
+    """
 
     def __init__(self, handler: Callable[[Any], Any], per: str) -> None:
         self._handler = handler
         self._per = per
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="buffer-worker", daemon=True)
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps none of them alive
+        self._thread = threading.Thread(target=self._serve, name="buffer-worker", daemon=True)
         self._thread.start()
 
+    def _serve(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except (SystemExit, KeyboardInterrupt) as error:  # whoever awaits that task is told, if the loop goes on
+                log.warning("a task of the handler ended with %r", error)
+
     def start(self, batch: LeasedBatch) -> Future[Outcome]:
-        return asyncio.run_coroutine_threadsafe(self._run(batch), self._loop)
+        answer: Future[Outcome] = Future()
+        self._loop.call_soon_threadsafe(self._begin, batch, answer)
+        return answer
+
+    def _begin(self, batch: LeasedBatch, answer: Future[Outcome]) -> None:
+        task = self._loop.create_task(self._told(batch, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _told(self, batch: LeasedBatch, answer: Future[Outcome]) -> None:
+        try:
+            outcome = await self._run(batch)
+        except BaseException as error:  # noqa: BLE001 - it goes to the worker's thread, which raises it
+            answer.set_exception(error)
+        else:
+            answer.set_result(outcome)
 
     async def _run(self, batch: LeasedBatch) -> Outcome:
         done: list[int] = []

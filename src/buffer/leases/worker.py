@@ -10,9 +10,11 @@
 - Leases of work that goes on are extended at half their time (`keeper.py`), for as long as this process lives. One that
   was lost all the same (a machine that slept) is noticed: its results are dropped, for somebody else has the batch.
 - Acks go along with the next consume, in one write.
-- SIGTERM and SIGINT, or `stop`: nothing new is taken, what runs is finished and acked, then it returns.
+- SIGTERM and SIGINT, or `stop`: nothing new is taken, what runs is finished, and acked as soon as it is, then it
+  returns.
 - Errors of the store that may pass, and contention, are waited out. Fenced and lost state end the loop, once what
-  runs has finished.
+  runs has finished. So does a handler that ends its thread (`sys.exit`) or a policy that raises: its batch comes back
+  when the lease ends, the others are answered for first.
 - The process dies: nothing is lost; what it held is delivered again when the leases end.
 """
 
@@ -28,7 +30,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from buffer.backoff import Backoff
-from buffer.errors import CapExceeded, ContentionError, InvalidHandle, InvalidInput, StorageError
+from buffer.errors import (
+    BufferQueueError,
+    CapExceeded,
+    ContentionError,
+    InvalidHandle,
+    InvalidInput,
+    StorageError,
+)
 from buffer.leases.executors import Executor, Outcome, Tasks, Threads
 from buffer.leases.keeper import LeaseKeeper
 from buffer.leases.queue import LeaseQueue
@@ -113,15 +122,17 @@ class _Loop:
     running: dict[Future[Outcome], LeasedBatch] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
     nacks: list[tuple[Handle, Again, str]] = field(default_factory=list)
+    fatal: BaseException | None = None
+    """What no other delivery would help against: raised at the end."""
 
     def run(self) -> None:
         pauses = TROUBLE.pauses(self.queue.clock.jitter)
         try:
-            while not self._is_stopped():
+            while not self._is_stopped() and self.fatal is None:
                 try:
                     found = self._turn()
                 except (ContentionError, StorageError) as error:
-                    if isinstance(error, StorageError) and not error.retryable:
+                    if not _may_pass(error):
                         raise
                     log.warning("the store is in trouble, going on soon: %s", error)
                     self._wait(next(pauses))
@@ -135,6 +146,8 @@ class _Loop:
     def _turn(self) -> bool:
         """Answer what has finished, fill the free places. Whether anything was found to do."""
         self._collect()
+        if self.fatal is not None:
+            return True  # nothing new is taken
         self._give_back()
         free = self.concurrency - len(self.running)
         if not free:
@@ -173,16 +186,23 @@ class _Loop:
             batch = self.running.pop(future)
             if not self.keeper.release(batch.handle):
                 continue  # lost, and somebody else has it: what was made of it counts for nothing
-            outcome = future.result()
-            self.report.entries_done += len(outcome.done)
-            self.report.entries_failed += len(outcome.errors)
-            self.report.batches_done += not outcome.errors
-            if outcome.ack is not None:
-                self.acks.append(outcome.ack)
-            again = outcome.again(self.retry)
-            if again is not None:
-                reason = f"{type(outcome.errors[0]).__name__}: {outcome.errors[0]}"
-                self.nacks.append((batch.handle, again, reason))
+            error = future.exception()
+            if error is None:
+                try:
+                    self._sort(batch, future.result())
+                except Exception as raised:  # noqa: BLE001 - a policy's: raised at the end, the others go first
+                    error = raised
+            self.fatal = self.fatal or error
+
+    def _sort(self, batch: LeasedBatch, outcome: Outcome) -> None:
+        self.report.entries_done += len(outcome.done)
+        self.report.entries_failed += len(outcome.errors)
+        self.report.batches_done += not outcome.errors
+        if outcome.ack is not None:
+            self.acks.append(outcome.ack)
+        again = outcome.again(self.retry)
+        if again is not None:
+            self.nacks.append((batch.handle, again, outcome.reason))
 
     def _give_back(self) -> None:
         """Nack what failed; its good entries first, while the lease still holds."""
@@ -245,12 +265,27 @@ class _Loop:
         return any(stop.is_set() for stop in self.stops)
 
     def _finish(self) -> None:
-        """Let what runs come to its end; ack it, or give it back."""
+        """Let what runs come to its end; ack it, or give it back.
+
+        Each as soon as it is done: nobody extends its lease any more, and the others may take long.
+        """
+        is_heard = True
         while self.running:
             self._wait(LOOK_S)
             self._collect()
-        self._insist(self._give_back)
-        self._insist(self._ack_now)
+            if is_heard:
+                try:
+                    self._answer()
+                except BufferQueueError as error:
+                    log.warning("what has finished could not be acked yet: %s", error)
+                    is_heard = _may_pass(error)  # else it is raised when nothing runs any more
+        self._insist(self._answer)
+        if self.fatal is not None:
+            raise self.fatal
+
+    def _answer(self) -> None:
+        self._give_back()
+        self._ack_now()
 
     def _insist(self, call: Callable[[], None]) -> None:
         """Through trouble of the store that may pass; at last the error is raised."""
@@ -259,8 +294,12 @@ class _Loop:
                 call()
                 return
             except (ContentionError, StorageError) as error:
-                if attempt + 1 == ENDING.attempts_max or (isinstance(error, StorageError) and not error.retryable):
+                if attempt + 1 == ENDING.attempts_max or not _may_pass(error):
                     raise
+
+
+def _may_pass(error: BufferQueueError) -> bool:
+    return isinstance(error, ContentionError) or (isinstance(error, StorageError) and error.retryable)
 
 
 def _signals(stopped: StopFlag) -> AbstractContextManager[None]:
