@@ -20,7 +20,7 @@ from buffer.config import ConsumerConfig
 from buffer.consume.dead_letters import DeadLetters
 from buffer.consume.fetch import FetchHandle
 from buffer.consume.letters import Source
-from buffer.errors import BufferQueueError, Closed, ContentionError, InvalidHandle, StorageError
+from buffer.errors import BufferQueueError, Closed, ContentionError, Fenced, InvalidHandle, StorageError
 from buffer.gc.collector import Collector
 from buffer.leases.deliver import Fetching
 from buffer.leases.session import LeaseSession
@@ -103,6 +103,8 @@ class LeaseDoor:
             self._session.dequeue(section)
         except (ContentionError, StorageError) as error:
             log.warning("the finished batches stay in the manifest for now: %s", error)
+        except Fenced as error:  # by a worker that is opening the queue, maybe: the next consume waits to find out
+            log.info("the finished batches stay in the manifest for now: %s", error)
 
     def _count(self, section: Leases, manifest: Manifest, grant: Grant, acked: int) -> LeaseStats:
         metrics.leases_acked.add(acked)

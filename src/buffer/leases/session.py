@@ -10,6 +10,8 @@ Opening, each step right wherever a process stops:
     one epoch       join: nothing is written
     several         claim the manifest, then put that epoch into ledger and section. Died in between: the next one
                     claims again. Another was faster: its epoch is higher, look again and join
+    in between      somebody has claimed the manifest and is not in the ledger: most likely a worker that will be there
+                    in a moment, for a pool starts all its workers at once. Look again for a while; then as above
 
 A reader that takes the queue over (`Consumer.new`) puts its epoch into the ledger, and not into the section: every
 worker finds that at its next write, and is fenced. A reader that knows no ledger only claims the manifest; workers
@@ -36,7 +38,7 @@ from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBound
 from buffer.journal import Journal
 from buffer.leases.tidying import Tidying
 from buffer.leases.time import QueueTime
-from buffer.ledger.from_workers import queue_behind
+from buffer.ledger.from_workers import is_between, queue_behind
 from buffer.ledger.lease_rules import claimed, opened
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
@@ -112,10 +114,19 @@ class LeaseSession:
 
         Without `claim` a queue that another reader has taken over is left to it: Fenced.
         """
-        self._journal.until(lambda: self._open_step(config, adopt, claim) or None)
 
-    def _open_step(self, config: LeaseConfig | None, adopt: bool, claim: bool) -> bool:
-        """One step towards an open queue; whether it is open."""
+        def walk(*, patient: bool) -> None:
+            self._journal.until(lambda: self._open_step(config, adopt, claim, patient) or None)
+
+        try:
+            self._until_settled(lambda: walk(patient=True))
+        except Fenced:
+            if not claim:
+                raise
+            walk(patient=False)
+
+    def _open_step(self, config: LeaseConfig | None, adopt: bool, claim: bool, patient: bool) -> bool:
+        """One step towards an open queue; whether it is open. With `patient` raises _Unsettled in between."""
         seen, ledger = self._journal.look()
         manifest = self.queue.look()
         section = self._obeyed(ledger)
@@ -140,6 +151,8 @@ class LeaseSession:
         assert ledger is not None
         if section.epoch == ledger.epoch == manifest.epoch > 0:
             return True
+        if patient and is_between(section, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch):
+            raise _Unsettled(section.epoch, manifest.epoch, section.furthest)
         if not claim and section.epoch > 0:
             raise Fenced.by_newer("worker", "queue", epoch=section.epoch, current=max(ledger.epoch, manifest.epoch))
         self._check_behind(section.furthest, manifest)
@@ -192,10 +205,13 @@ class LeaseSession:
 
     def _settled(self, act: Callable[[Manifest], R]) -> R:
         """Repeat `act` on a fresh manifest while epochs differ. Raises Fenced if they do so for long."""
+        return self._until_settled(lambda: act(self.queue.look()))
+
+    def _until_settled(self, act: Callable[[], R]) -> R:
         last: _Unsettled | None = None
         for _ in SETTLING.attempts(self._clock):
             try:
-                return act(self.queue.look())
+                return act()
             except _Unsettled as error:
                 last = error
                 # The ledger was read after the manifest, so another worker may have seen more of the queue.
