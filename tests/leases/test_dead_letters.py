@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -476,8 +477,8 @@ def test_should_go_on_when_another_redrive_was_faster(monkeypatch: pytest.Monkey
         queue.park(sequence)
     peek = LeaseQueue.peek
 
-    def slow(letters: LeaseQueue, max_batches: int = 10) -> list[Peeked]:
-        found = peek(letters, max_batches)
+    def slow(letters: LeaseQueue, max_batches: int = 10, **which: Any) -> list[Peeked]:
+        found = peek(letters, max_batches, **which)
         monkeypatch.setattr(LeaseQueue, "peek", peek)
         assert other.redrive(max_batches=1) == 1
         return found
@@ -528,3 +529,35 @@ def test_should_lose_nothing_when_the_ledger_was_put_back_and_gives_a_number_twi
     work.expire()
     with pytest.raises(NumberReused, match="stands for another batch already"):
         again.park(0)
+
+
+def test_should_leave_what_other_queues_have_parked_in_the_same_place() -> None:
+    """It would be delivered to workers who do not know such work."""
+    work = parking(1)
+    store, path = work.store, "other/manifest"
+    store.put("other/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch", encode_batch([b"of the other"]))
+    QueueProducer(store, path, work.clock).append_locations([("other/01ARZ3NDEKTSV4RRFFQ69G5FAV.batch", ())])
+    two = LeaseQueue.open(work.config(path=path), work.leases, clock=work.clock)
+    assert two.park(0)
+    one = work.open()
+    assert one.park(0)
+    assert one.redrive() == 1
+    assert [b.entries for b in one.consume(9)] == [[b"0"]]
+    with pytest.raises(InvalidConfig, match="change that with `configure`"):
+        two.redrive()
+    with LeaseQueue.open(work.config(path=DEAD), clock=work.clock) as dead:
+        dead.configure(dead.settings.replace(dlq=path))
+    assert two.redrive() == 1
+    assert [b.entries for b in two.consume(9)] == [[b"of the other"]]
+    assert work.section(DEAD).finished_through == 1
+
+
+def test_should_bring_back_what_was_parked_before_the_ledger_was_lost() -> None:
+    """The queue has another id since; but it is at the same place."""
+    work = parking(1)
+    with work.open() as queue:
+        queue.park(0)
+    work.store.delete_many([f"{MANIFEST}.ledger"])
+    queue = work.open(adopt=True)
+    assert queue.redrive() == 1
+    assert [b.entries for b in queue.consume(9)] == [[b"0"]]

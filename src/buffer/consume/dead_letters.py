@@ -8,6 +8,7 @@ its metadata items are JSON objects that name where those entries come from (`le
 queue, and every batch is parked there. Going home is noticed by the `queue_id`: entries and metadata become what they
 were, a batch of bytes becomes that object again (a reader that knows more may read it), what was not there stays away.
 Nothing stays away on the word of a payload alone, which any producer may write: the entry must carry a parker's mark.
+Queues may share a dead-letter queue: what another one parked is not this one's to bring home (`is_of_another_queue`).
 
 Order and numbers are the section's (`ledger/parking.py`): the ordinal is the number of the mark.
 """
@@ -160,6 +161,18 @@ class DeadLetters:
         items = without_mark(descriptor.metadata)
         said = of_whole(order, descriptor, source, kind, items, error, self._clock.now_ms())
         return Parcel(encode_batch([entry]), said)
+
+
+def is_of_another_queue(descriptor: BatchDescriptor, queue_id: str, path: str) -> bool:
+    """Whether this dead letter is of another queue than the one with this id, or at this path, which may be made anew.
+
+    As any batch it would be delivered there, to workers who do not know such work.
+    """
+    mark, items = mark_of(descriptor.metadata), without_mark(descriptor.metadata)
+    if mark is None or not items or mark[0] == _client_id(queue_id):
+        return False
+    letter = read_letter(items[0].payload)
+    return letter is not None and mark[0] == _client_id(letter.queue_id) and letter.manifest_path not in (None, path)
 
 
 def _client_id(queue_id: str) -> str:

@@ -67,6 +67,8 @@ class Letter:
     """What a letter says that matters on the way home."""
 
     queue_id: str
+    manifest_path: str | None
+    """Where that queue was, if it is said."""
     sequence: int
     kind: str
     location: str | None
@@ -187,13 +189,14 @@ def _letter(letter: dict[str, Any]) -> Letter | None:
     """Raises ValueError, like what decodes the payloads."""
     if _whole(letter.get("dead_letter")) != FORMAT or letter.get("kind") not in KINDS:
         return None
-    kind, location = letter["kind"], letter.get("location")
+    kind, location, path = letter["kind"], letter.get("location"), letter.get("manifest_path")
     if kind == ENTRIES:
         items = _shared_items(letter) if "items" in letter else (_item([0, *_one(letter)]),)
     else:
         items = tuple(_item(item) for item in _list(letter.get("items") if kind == BYTES else letter.get("items", [])))
     return Letter(
         queue_id=_str(letter.get("queue_id")),
+        manifest_path=path if isinstance(path, str) else None,
         sequence=_whole(letter.get("sequence")),
         kind=kind,
         location=None if location is None else _str(location),

@@ -35,7 +35,7 @@ from buffer.backoff import Backoff
 from buffer.clients import marked_queue
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
-from buffer.consume.dead_letters import DeadLetters, check_dlq
+from buffer.consume.dead_letters import DeadLetters, check_dlq, is_of_another_queue
 from buffer.consume.fetch import FetchHandle
 from buffer.errors import (
     ContentionError,
@@ -46,7 +46,7 @@ from buffer.errors import (
 from buffer.gc.collector import Collector
 from buffer.journal import Journal
 from buffer.leases.door import LeaseDoor
-from buffer.leases.redrive import redrive
+from buffer.leases.redrive import Where, redrive
 from buffer.leases.session import LeaseSession, Look, NoLeases
 from buffer.leases.values import (
     Delivered,
@@ -67,6 +67,7 @@ from buffer.ledger.lease_rules import Ack, Grant, Nack
 from buffer.ledger.lease_steps import Stamp, is_finished, whole
 from buffer.ledger.leases import LeaseLedger, Leases
 from buffer.manifest import Manifest
+from buffer.model import BatchDescriptor
 from buffer.names import folder_of
 from buffer.produce.adopt import append_uploads
 from buffer.produce.durability import Durable
@@ -275,31 +276,41 @@ class LeaseQueue(LeaseDoor):
         """Bring dead letters back into this queue, each exactly once, oldest first; returns how many batches.
 
         The dead-letter queue gets leases of its own for that. Raises QueueBound if it feeds a loader, InvalidConfig if
-        it has leases that park elsewhere. May be interrupted and called again, also by several at once.
+        it has leases that park elsewhere. May be interrupted and called again, also by several at once. What other
+        queues have parked there stays: `configure` the dead-letter queue's own `dlq` to bring those home.
         """
-        config = self.settings
+        with self._verb("settings"):
+            look = self._session.look()
+        config, queue_id, path = look.leases.config, look.queue_id, self.config.manifest_path
         if config.dlq is None:
             raise InvalidConfig(
                 "this queue has no dead-letter queue: there is nothing to redrive", key="dlq", value=None
             )
         away = self.config.replace(manifest_path=config.dlq, data_path_prefix=folder_of(config.dlq), former_prefixes=())
-        wanted = LeaseConfig(dlq=self.config.manifest_path)
+        wanted = LeaseConfig(dlq=path)
         try:
             letters = LeaseQueue.open(away, None, clock=self.clock)
         except NoLeases:
             letters = LeaseQueue.open(away, wanted, adopt=True, clock=self.clock)
-        letters._dead_letters.prefixes[self.config.manifest_path] = self.config.data_path_prefix
+        letters._dead_letters.prefixes[path] = self.config.data_path_prefix
         with letters:
-            return redrive(letters, wanted.dlq, max_per_second, max_batches, on_moved)
+            return redrive(
+                letters,
+                path,
+                max_per_second,
+                max_batches,
+                on_moved,
+                where=lambda descriptor: not is_of_another_queue(descriptor, queue_id, path),
+            )
 
-    def peek(self, max_batches: int = 10) -> list[Peeked]:
-        """The oldest unfinished batches as they stand. Leases nothing."""
+    def peek(self, max_batches: int = 10, *, where: Where | None = None) -> list[Peeked]:
+        """The oldest unfinished batches as they stand, or those of them that `where` says. Leases nothing."""
         max_batches = whole("max_batches", max_batches)
         with self._verb("peek"):
             look = self._session.look()
             now_ms = self._session.now_ms(look.leases)
-            found = islice(_unfinished(look), max_batches)
-            return [peeked(look.leases, sequence, location, now_ms) for sequence, location in found]
+            found = islice(filter(where or (lambda _: True), _unfinished(look)), max_batches)
+            return [peeked(look.leases, entry.sequence, entry.location, now_ms) for entry in found]
 
     def stats(self) -> LeaseStats:
         with self._verb("stats"):
@@ -342,7 +353,7 @@ def _waiting(manifest: Manifest) -> range:
     return range(manifest.first_sequence, manifest.next_sequence)
 
 
-def _unfinished(look: Look) -> Iterator[tuple[int, str]]:
+def _unfinished(look: Look) -> Iterator[BatchDescriptor]:
     for descriptor in look.manifest.entries_from(look.leases.finished_through + 1):
         if not is_finished(look.leases, descriptor.sequence):
-            yield descriptor.sequence, descriptor.location
+            yield descriptor

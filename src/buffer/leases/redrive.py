@@ -2,6 +2,7 @@
 
 The dead-letter queue is a queue with leases whose own dead-letter queue is the source; `dead_letters.py` notices who
 goes home. So several redrives may run at once, and one that died is finished by the next: each batch has one ordinal.
+What another queue has parked there stays.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from buffer.errors import InvalidConfig, InvalidInput
 from buffer.leases.values import Peeked
 from buffer.ledger.lease_steps import whole
 from buffer.ledger.leases import Phase
+from buffer.model import BatchDescriptor
 
 PEEKED_AT_ONCE = 100  # what workers hold in the dead-letter queue is passed by, up to here
 BUSY = Backoff(first_s=0.05, max_s=1.0, attempts_max=1_000_000, jitter_from=0.5)
 """Pauses while another one is parking in the same queue."""
+
+Where = Callable[[BatchDescriptor], bool]
+"""Which letters are meant."""
 
 _MOVABLE = (Phase.AVAILABLE, Phase.BLOCKED, Phase.PARKING)
 
@@ -37,7 +42,7 @@ class Letters(Protocol):
     @property
     def settings(self) -> LeaseConfig: ...
 
-    def peek(self, max_batches: int) -> Sequence[Peeked]: ...
+    def peek(self, max_batches: int, *, where: Where | None) -> Sequence[Peeked]: ...
 
     def park(self, sequence: int, reason: str, *, unread: bool) -> bool: ...
 
@@ -48,8 +53,9 @@ def redrive(
     max_per_second: float | None,
     max_batches: int | None,
     on_moved: Callable[[], None] | None = None,
+    where: Where | None = None,
 ) -> int:
-    """Park what is in `letters` at home, its own dead-letter queue. Returns how many batches went.
+    """Park what is in `letters` (of that, what `where` says) at home, its own dead-letter queue. Returns how many went.
 
     `on_moved` is called after each. The duration that is measured has no pauses in it.
     """
@@ -63,7 +69,7 @@ def redrive(
         waited_s += clock.monotonic_s() - asleep_s
 
     try:
-        return _redrive(letters, home, max_per_second, max_batches, on_moved, sleep)
+        return _redrive(letters, home, max_per_second, max_batches, on_moved, where, sleep)
     finally:
         elapsed_s = clock.monotonic_s() - started_s - waited_s
         metrics.leases_duration_seconds.record(max(0.0, elapsed_s), {"verb": "redrive"})
@@ -75,6 +81,7 @@ def _redrive(
     max_per_second: float | None,
     max_batches: int | None,
     on_moved: Callable[[], None] | None,
+    where: Where | None,
     sleep: Callable[[float], None],
 ) -> int:
     if max_batches is not None:
@@ -92,13 +99,13 @@ def _redrive(
     moved = 0
     pauses = BUSY.pauses(letters.clock.jitter)
     while max_batches is None or moved < max_batches:
-        movable = _movable(letters)
+        movable = _movable(letters, where)
         if not movable:
             break
         try:
             went = letters.park(movable[0], reason="redriven", unread=False)
         except InvalidInput:
-            if movable[0] in _movable(letters):
+            if movable[0] in _movable(letters, where):
                 raise
             continue  # another redrive was faster, or a worker has leased it
         if not went:
@@ -113,5 +120,5 @@ def _redrive(
     return moved
 
 
-def _movable(letters: Letters) -> list[int]:
-    return [batch.sequence for batch in letters.peek(PEEKED_AT_ONCE) if batch.phase in _MOVABLE]
+def _movable(letters: Letters, where: Where | None) -> list[int]:
+    return [batch.sequence for batch in letters.peek(PEEKED_AT_ONCE, where=where) if batch.phase in _MOVABLE]
