@@ -109,6 +109,9 @@ class LeaseKeeper:
             except BufferQueueError as error:  # also Fenced: others may give the queue back before any consume notices
                 log.warning("leases could not be extended, trying again: %s", error)
                 rest_s = next(pauses)
+            except Exception:  # a thread that ends here would let every lease run out, without a word
+                log.exception("leases could not be extended, trying again")
+                rest_s = next(pauses)
             else:
                 pauses = AGAIN.pauses(self._clock.jitter)
                 rest_s = self._rest_s()
