@@ -16,7 +16,7 @@ import pytest
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
-from buffer.errors import Fenced, InvalidInput, StorageError
+from buffer.errors import Fenced, InvalidInput, ObjectNotFound, StorageError
 from buffer.leases import keeper
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Again, Fixed, PerException, Untouched
@@ -417,3 +417,35 @@ def test_should_give_back_what_raised_an_error_without_words() -> None:
     work = Work(1)
     assert worker(work.open(), handle, retry=Fixed(0), drain=True).entries_failed == 2
     assert work.section().batches[0].reason == "Mute, and its text raised AttributeError"
+
+
+def test_should_end_in_the_middle_of_many_batches_that_nobody_can_read() -> None:
+    work = Work(50)
+    stop = threading.Event()
+
+    class Emptied(Counting):
+        def get_bounded(self, location: str, *_args: int) -> object:
+            stop.set()
+            raise ObjectNotFound("gone", location=location)
+
+    queue = LeaseQueue.open(work.config(Emptied(work.store)), work.leases, clock=work.clock)  # type: ignore[arg-type]
+    worker(queue, print, stop=stop)
+    assert [(s, b.count) for s, b in work.section().batches.items()] == [(0, 1)]
+
+
+def test_should_not_call_a_lease_lost_whose_ack_landed_before_the_store_failed() -> None:
+    work = Work(2)
+    second = work.descriptors()[1].location
+
+    class Away(Counting):
+        def get_bounded(self, location: str, *args: int) -> object:
+            if location == second:
+                raise StorageError("away", retryable=True)
+            return self.store.get_bounded(location, *args)
+
+    seen: list[bytes] = []
+    queue = work.open(store=Away(work.store))  # type: ignore[arg-type]
+    report = worker(queue, seen.append, drain=True)
+    assert seen == [b"0"]
+    assert work.section().finished_through == 0
+    assert (report.batches_done, report.leases_lost) == (1, 0)

@@ -131,13 +131,21 @@ class LeaseQueue(LeaseDoor):
 
     # Delivering
 
-    def consume(self, max_batches: int = 1, wait_ms: int = 0, acks: Done | Iterable[Done] = ()) -> Delivered:
+    def consume(
+        self,
+        max_batches: int = 1,
+        wait_ms: int = 0,
+        acks: Done | Iterable[Done] = (),
+        *,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> Delivered:
         """Lease up to `max_batches`, and fetch them; `acks` are acked in the same write.
 
-        Waits up to `wait_ms` for something to deliver, then returns nothing. Raises AckHoleCapExceeded or
-        InFlightCapExceeded if only a cap stands in the way, and InvalidHandle for an ack that does not hold: that
-        moves nothing. After any other error, the acks stand. LocationRefused, BatchTooLarge, StorageError: see
-        above.
+        Waits up to `wait_ms` for something to deliver, then returns nothing. What cannot be read or is to be parked on
+        the way takes the time that it takes, for any number of batches: `enough` is asked in between, and ends that.
+        Raises AckHoleCapExceeded or InFlightCapExceeded if only a cap stands in the way, and InvalidHandle for an ack
+        that does not hold: that moves nothing. After ContentionError or a StorageError the acks may stand or not; after
+        any other error they stand. LocationRefused, BatchTooLarge, StorageError: see above.
         """
         max_batches, wait_ms = whole("max_batches", max_batches, low=1), whole("wait_ms", wait_ms)
         done = acks_of(acks)
@@ -153,7 +161,7 @@ class LeaseQueue(LeaseDoor):
             is_work = bool(grant.orders or delivered.unreadable)
             unreadable += tuple(s for s in delivered.unreadable if s not in unreadable)  # it may come more than once
             delivered = replace(delivered, snoozed=snoozed, unreadable=unreadable)
-            if delivered.batches:
+            if delivered.batches or enough():
                 return delivered
             if is_work:
                 continue  # something was done: look again at once

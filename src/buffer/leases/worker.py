@@ -122,6 +122,8 @@ class _Loop:
     running: dict[Future[Outcome], LeasedBatch] = field(default_factory=dict)
     acks: list[Ack] = field(default_factory=list)
     nacks: list[tuple[Handle, Again, str]] = field(default_factory=list)
+    doubtful: set[Handle] = field(default_factory=set)
+    """Of acks that were sent, and may have landed: if they do not hold any more, that is no loss."""
     fatal: BaseException | None = None
     """What no other delivery would help against: raised at the end."""
 
@@ -164,17 +166,18 @@ class _Loop:
         while True:
             asked_s = self.queue.clock.monotonic_s()
             try:
-                delivered = self.queue.consume(free, wait_ms, acks)
+                delivered = self.queue.consume(free, wait_ms, acks, enough=self._is_called)
             except InvalidHandle as error:
                 acks = self._without_lost(error, acks)
             except CapExceeded as error:  # the acks stand
                 log.info("nothing more for now: %s", error)
                 return False
             except (ContentionError, StorageError):
-                self.acks = acks  # those that landed will be told as lost
+                self._keep(acks)
                 raise
             else:
                 break
+        self.doubtful.clear()
         for batch in delivered:
             self.keeper.hold(batch.handle, batch.delivery.timeout_ms / 1000, asked_s)
             self.running[self.executor.start(batch)] = batch
@@ -222,12 +225,18 @@ class _Loop:
         while acks:
             try:
                 self.queue.ack(acks)
-                return
+                break
             except InvalidHandle as error:
                 acks = self._without_lost(error, acks)
             except (ContentionError, StorageError):
-                self.acks = acks
+                self._keep(acks)
                 raise
+        self.doubtful.clear()
+
+    def _keep(self, acks: list[Ack]) -> None:
+        """For another try."""
+        self.acks = acks
+        self.doubtful.update(ack.handle for ack in acks)
 
     def _each(self, handles: Sequence[Handle], verb: Callable[[Sequence[Handle]], None]) -> Sequence[Handle]:
         """Apply the verb to those that hold; what does not is lost. Returns those that hold."""
@@ -244,8 +253,8 @@ class _Loop:
 
     def _without_lost(self, error: InvalidHandle, acks: Sequence[Ack]) -> list[Ack]:
         lost = set(error.handles)
-        for lease_id, sequence in lost:
-            self._lose(Handle(lease_id, sequence))
+        for handle in {Handle(lease_id, sequence) for lease_id, sequence in lost} - self.doubtful:
+            self._lose(handle)
         return [ack for ack in acks if (ack.handle.lease_id, ack.handle.sequence) not in lost]
 
     def _lose(self, handle: Handle) -> None:
@@ -260,6 +269,10 @@ class _Loop:
         deadline_s = self.queue.clock.monotonic_s() + seconds
         while not self._is_stopped() and (left_s := deadline_s - self.queue.clock.monotonic_s()) > MOMENT_S:
             self.queue.clock.sleep(min(left_s, LOOK_S))
+
+    def _is_called(self) -> bool:
+        """There is something better to do than to look for more."""
+        return self._is_stopped() or any(future.done() for future in self.running)
 
     def _is_stopped(self) -> bool:
         return any(stop.is_set() for stop in self.stops)
