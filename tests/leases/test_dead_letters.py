@@ -236,6 +236,17 @@ def test_should_leave_what_is_gone_where_nobody_can_use_it() -> None:
     assert work.manifest().next_sequence == 1
 
 
+def test_should_tell_the_workers_nothing_of_a_dead_letter_that_is_gone() -> None:
+    """To them the word of it would be work like any other."""
+    work = parking(2)
+    queue = work.open()
+    queue.park(0)
+    queue.park(1)
+    work.store.delete_many([work.descriptors(DEAD)[0].location])
+    assert queue.redrive() == 2
+    assert [b.entries for b in queue.consume(9)] == [[b"1"]]
+
+
 @pytest.mark.parametrize("lands", [False, True])
 def test_should_be_home_exactly_once_wherever_a_redrive_died(lands: bool) -> None:
     for write in range(WRITES_MAX):

@@ -137,6 +137,8 @@ class DeadLetters:
                 raise
             return self._undecodable(order, descriptor, source, str(error))
         except ObjectNotFound as error:
+            if _letters(items, target_id) and _is_parked(descriptor, target_id):
+                return None  # to its workers the word of it would be work like any other
             words = f"the batch {descriptor.location!r} (sequence {order.sequence}) was gone when it was parked"
             return self._whole(order, descriptor, source, MISSING, words.encode(), str(error))
         owed = tuple(numbers(order.owed, below=len(array))) if order.owed is not None else tuple(range(len(array)))
@@ -202,19 +204,26 @@ def _homebound(
     descriptor: BatchDescriptor, items: Sequence[Metadata], target_id: str | None, count: int
 ) -> tuple[Letter, tuple[Metadata, ...]] | None:
     """The first letter of a batch that goes home to this queue, and the items of the source; None: it is going away."""
-    letters = []
-    for item in items:
-        letter = read_letter(item.payload)
-        if letter is None or letter.queue_id != target_id:
-            return None
-        letters.append(letter)
-    places = at_their_places(items, letters, count)
+    letters = _letters(items, target_id)
+    places = at_their_places(items, letters, count) if letters else None
     if places is None:
         return None
-    mark = mark_of(descriptor.metadata)
-    if letters[0].kind in (MISSING, REFUSED) and (mark is None or mark[0] != _client_id(letters[0].queue_id)):
+    if letters[0].kind in (MISSING, REFUSED) and not _is_parked(descriptor, target_id):
         return None
     return letters[0], places
+
+
+def _letters(items: Sequence[Metadata], target_id: str | None) -> list[Letter]:
+    """What the items say, if all of them are letters of batches of this queue; else nothing."""
+    letters = [read_letter(item.payload) for item in items]
+    found = [letter for letter in letters if letter is not None and letter.queue_id == target_id]
+    return found if len(found) == len(items) else []
+
+
+def _is_parked(descriptor: BatchDescriptor, queue_id: str | None) -> bool:
+    """A parker of this queue put it there, and not just anybody."""
+    mark = mark_of(descriptor.metadata)
+    return mark is not None and queue_id is not None and mark[0] == _client_id(queue_id)
 
 
 def _homeward(array: pa.Array, owed: Sequence[int], letter: Letter, items: tuple[Metadata, ...]) -> Parcel | None:
