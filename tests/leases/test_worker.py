@@ -16,12 +16,12 @@ import pytest
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
-from buffer.errors import Fenced, InvalidInput, ObjectNotFound, StorageError
+from buffer.errors import Fenced, InvalidInput, StorageError
 from buffer.leases import keeper
 from buffer.leases.queue import LeaseQueue
-from buffer.leases.retry import Again, Fixed, PerException, Untouched
+from buffer.leases.retry import Fixed, PerException, Untouched
 from buffer.leases.values import LeasedBatch
-from buffer.leases.worker import _Loop, worker
+from buffer.leases.worker import worker
 from buffer.testing import Fault, FaultyStore
 from tests.leases.lease_support import DEAD, MANIFEST, Counting, Work
 from tests.nets import wait_until
@@ -236,7 +236,7 @@ PROGRAM = """
 import sys, threading
 from buffer.config import ConsumerConfig
 from buffer.leases.queue import LeaseQueue
-from buffer.leases.worker import _Loop, worker
+from buffer.leases.worker import worker
 may_end = threading.Event()
 def handle(entry):
     print("started", flush=True)
@@ -289,163 +289,3 @@ def test_should_not_ack_what_a_handler_left_to_nobody() -> None:
         with pytest.raises(InvalidInput, match="nobody runs"):
             worker(work.open(), handler, drain=True)
         assert work.section().finished_through == -1
-
-
-def after_rounds(monkeypatch: pytest.MonkeyPatch, began: threading.Event) -> threading.Event:
-    """Set when a worker has looked twenty times at what runs since `began`."""
-    rounds, passed, wait = iter(range(20)), threading.Event(), _Loop._wait
-
-    def counted(loop: _Loop, seconds: float) -> None:
-        if began.is_set() and next(rounds, None) is None:
-            passed.set()
-        wait(loop, seconds)
-
-    monkeypatch.setattr(_Loop, "_wait", counted)
-    return passed
-
-
-def test_should_ack_what_is_done_while_the_rest_still_runs_after_it_was_stopped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Nobody extends its lease any more, and whoever sent the signal may lose patience."""
-    work = Work(2)
-    stop, both = threading.Event(), threading.Barrier(2)
-    may_end = after_rounds(monkeypatch, stop)
-    finished: list[object] = []
-
-    def handle(entry: bytes) -> None:
-        both.wait()
-        if entry == b"1":
-            stop.set()
-            return
-        may_end.wait()
-        finished.append(work.section().finished)
-
-    worker(work.open(), handle, concurrency=2, stop=stop)
-    assert finished == [((1, 1),)]
-    assert work.section().finished_through == 1
-
-
-def test_should_let_the_rest_finish_when_no_ack_counts_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work(2)
-    both, taken = threading.Barrier(2), threading.Event()
-    may_end = after_rounds(monkeypatch, taken)
-    ended: list[bytes] = []
-
-    async def handle(entry: bytes) -> None:
-        await asyncio.to_thread(both.wait)
-        if entry == b"1":
-            Consumer.new(work.config(), clock=work.clock)
-            taken.set()
-        else:
-            await asyncio.to_thread(may_end.wait)
-        ended.append(entry)
-
-    with pytest.raises(Fenced):
-        worker(work.open(), handle, concurrency=2)
-    assert ended == [b"1", b"0"]
-
-
-def test_should_end_with_an_asyncio_handler_that_ends_the_process() -> None:
-    """Asyncio lets a SystemExit end the event loop: whoever waited for it would wait for ever, and keep its leases."""
-
-    async def leave(_entry: bytes) -> None:
-        sys.exit(3)
-
-    async def leave_in_a_task(_entry: bytes) -> None:
-        await asyncio.gather(leave(b""))
-
-    for handler in (leave, leave_in_a_task):
-        work = Work(1)
-        with pytest.raises(SystemExit):
-            worker(work.open(), handler, drain=True)
-        assert work.section().finished_through == -1
-
-
-def test_should_ack_what_an_asyncio_handler_did_before_it_cancelled_its_own_task() -> None:
-    work = Work(2)
-
-    async def handle(_entry: bytes) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()  # which takes effect at the next await: there is none
-
-    assert worker(work.open(), handle, drain=True).batches_done == 2
-    assert work.section().finished_through == 1
-
-
-def test_should_ack_the_others_when_handlers_end_their_threads() -> None:
-    work = Work(3)
-    together = threading.Barrier(3)
-
-    def handle(entry: bytes) -> None:
-        together.wait()
-        if entry != b"1":
-            sys.exit(3)
-
-    with pytest.raises(SystemExit):
-        worker(work.open(), handle, concurrency=3, drain=True)
-    assert work.section().finished == ((1, 1),)
-
-
-def test_should_ack_the_others_when_a_policy_raises() -> None:
-    work = Work(3)
-    together = threading.Barrier(3)
-
-    class Broken:
-        def decide(self, _error: Exception, _delivery_count: int) -> Again:
-            raise LookupError("no policy")
-
-    def handle(entry: bytes) -> None:
-        together.wait()
-        if entry != b"1":
-            raise ValueError
-
-    with pytest.raises(LookupError):
-        worker(work.open(), handle, concurrency=3, retry=Broken(), drain=True)
-    assert work.section().finished == ((1, 1),)
-
-
-def test_should_give_back_what_raised_an_error_without_words() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise AttributeError("request")
-
-    def handle(_entry: bytes) -> None:
-        raise Mute
-
-    work = Work(1)
-    assert worker(work.open(), handle, retry=Fixed(0), drain=True).entries_failed == 2
-    assert work.section().batches[0].reason == "Mute, and its text raised AttributeError"
-
-
-def test_should_end_in_the_middle_of_many_batches_that_nobody_can_read() -> None:
-    work = Work(50)
-    stop = threading.Event()
-
-    class Emptied(Counting):
-        def get_bounded(self, location: str, *_args: int) -> object:
-            stop.set()
-            raise ObjectNotFound("gone", location=location)
-
-    queue = LeaseQueue.open(work.config(Emptied(work.store)), work.leases, clock=work.clock)  # type: ignore[arg-type]
-    worker(queue, print, stop=stop)
-    assert [(s, b.count) for s, b in work.section().batches.items()] == [(0, 1)]
-
-
-def test_should_not_call_a_lease_lost_whose_ack_landed_before_the_store_failed() -> None:
-    work = Work(2)
-    second = work.descriptors()[1].location
-
-    class Away(Counting):
-        def get_bounded(self, location: str, *args: int) -> object:
-            if location == second:
-                raise StorageError("away", retryable=True)
-            return self.store.get_bounded(location, *args)
-
-    seen: list[bytes] = []
-    queue = work.open(store=Away(work.store))  # type: ignore[arg-type]
-    report = worker(queue, seen.append, drain=True)
-    assert seen == [b"0"]
-    assert work.section().finished_through == 0
-    assert (report.batches_done, report.leases_lost) == (1, 0)
