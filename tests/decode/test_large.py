@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -37,6 +38,24 @@ def test_should_be_a_dead_letter_with_its_beginning_and_its_batch_kept(batches: 
         assert (first["_index"], first["bytes"]) == (1, b'{"a"')
         assert (second["_index"], second["bytes"]) == (3, b"{no"), "another bad one is there whole"
         assert decode_batch(batches.store.get(kept).data) == ENTRIES
+
+
+def test_should_be_a_dead_letter_as_a_whole_where_a_row_may_hold_it(
+    batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit of entries may be below that of letters."""
+    monkeypatch.setattr(large, "BYTES_MAX", 100)
+    made = replace(decoder(JsonFormat("a INT"), dead_letters=True), max_entry_bytes=10)
+    rows = [r for batch in made.rows(batches.handle, Group([batches.put(3, ENTRIES)])) for r in batch.to_pylist()]
+    first, _ = [row["_dead"] for row in rows if row["_dead"] is not None]
+    assert first["bytes"] == ENTRIES[1]
+    assert first["error"].startswith(f"{LARGE}; here are its first 12, and")
+
+
+def test_should_say_in_a_way_that_is_found_again_how_large_it_was() -> None:
+    found = re.match(large.SIZE_IN_REASON, large.reason(17_825_794, 1 << 20, "kept"))
+    assert found is not None
+    assert found[1] == "17,825,794"
 
 
 def test_should_copy_nothing_where_no_entry_is_too_large(batches: Batches) -> None:

@@ -93,6 +93,19 @@ def test_should_send_letters_back_once_however_often_it_is_killed(place: Place) 
     ]
 
 
+def test_should_not_send_back_the_beginning_of_an_entry(place: Place) -> None:
+    """What is left of it would be another record, and may well be a good one."""
+    whole, cut = b'"' + b"w" * (2 << 20) + b'"', b'"' + b"c" * (17 << 20) + b'"'
+    produce(place.queue, [[whole, cut]])
+    place.load(max_entry_bytes=1 << 20)
+    sizes = [len(data) for sequence, _, data in place.letters() if sequence == 1]
+    assert sizes == [len(whole), 16 << 20], "the table has all of one, and not of the other"
+    assert place.redrive("_sequence = 1") == Redriven(letters=1, batches=1, finished=0)
+    assert place.redrive("_sequence = 1") == Redriven(0, 0, 0)
+    place.load(max_entry_bytes=1 << 20)
+    assert [data for sequence, _, data in place.letters() if sequence == 2] == [whole]
+
+
 @pytest.mark.thorough
 def test_should_send_each_letter_back_once_where_two_and_a_loader_run_at_once(place: Place) -> None:
     """The second one runs in the middle of the first, and the loader commits new letters between their steps."""

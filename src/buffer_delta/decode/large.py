@@ -13,6 +13,9 @@ import pyarrow as pa
 from buffer_delta.decode.dead_letters import BYTES_MAX
 from buffer_delta.formats.entries import Indices, offsets_of
 
+SIZE_IN_REASON = r"^it has ([0-9,]+) bytes, and max_entry_bytes is "
+"""Finds in a reason how large the entry was: a dead letter that has fewer bytes is only its beginning."""
+
 
 def too_large(entries: pa.BinaryArray, max_bytes: int | None) -> Indices:
     """The places of the entries that are."""
@@ -22,7 +25,8 @@ def too_large(entries: pa.BinaryArray, max_bytes: int | None) -> Indices:
 
 
 def reason(size: int, max_bytes: int, kept: str | None = None) -> str:
-    where = f"; here are its first {BYTES_MAX:,}, and the whole batch is kept as {kept!r}" if kept is not None else ""
+    here = min(size, BYTES_MAX)
+    where = f"; here are its first {here:,}, and the whole batch is kept as {kept!r}" if kept is not None else ""
     return f"it has {size:,} bytes, and max_entry_bytes is {max_bytes:,}{where}"
 
 
@@ -34,5 +38,6 @@ def shortened(payloads: pa.BinaryArray, max_bytes: int | None) -> pa.BinaryArray
     cut = set(large.tolist())
     found = [payloads[at].as_buffer() for at in range(len(payloads))]
     return pa.array(
-        [(f.slice(0, BYTES_MAX) if at in cut else f).to_pybytes() for at, f in enumerate(found)], pa.binary()
+        [(f.slice(0, min(BYTES_MAX, f.size)) if at in cut else f).to_pybytes() for at, f in enumerate(found)],
+        pa.binary(),
     )

@@ -13,7 +13,8 @@ who was first. Spark's own on S3 does not: a redrive is a driver of its own, and
 loader has put and acked, with the letters in it. There it is refused, unless nobody else writes (`loaders_stopped`).
 
 A claim is a MERGE with the number as `txnVersion`, in a session of its own: these are settings of the session, and
-must not reach anybody else's writes. Whole batches (`_index` -1) are not entries, and stay.
+must not reach anybody else's writes. Whole batches (`_index` -1) are not entries, and stay. So does an entry of which
+the letter has only the beginning (`decode.large`): what is left of it would be another record.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pyspark.sql import functions as f
 
 from buffer.errors import ContentionError, InvalidConfig, InvalidInput
 from buffer_delta.decode.dead_letters import WHOLE_BATCH
+from buffer_delta.decode.large import SIZE_IN_REASON
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.places import path_of
 from buffer_delta.delta.preflight import is_s3, puts_blindly
@@ -129,7 +131,7 @@ class DeltaLetters(LetterTable):
         self._where = where
         self._now_ms = now_ms
         self._digests: dict[Key, str] = {}
-        """Of the bytes of the letters that were chosen."""
+        """Of the bytes of the letters that were chosen last."""
         self._is_last = False
         """The letters that were chosen last are the last ones."""
         self.frame().where(where or "true").schema  # noqa: B018 - a filter that is wrong is found before anything moves
@@ -154,6 +156,7 @@ class DeltaLetters(LetterTable):
             rows = rows.where((sequence > after.sequence) | ((sequence == after.sequence) & later))
         size, digest = f.octet_length("bytes").alias("size"), f.sha2("bytes", 256).alias("digest")
         rows = rows.select("_sequence", "_index", "location", size, digest)
+        self._digests.clear()  # of those before, which are back
         found: list[Key] = []
         total = 0
         ordered = rows.orderBy("_sequence", "_index", "location").limit(LETTERS_PER_BATCH_MAX).collect()
@@ -176,7 +179,9 @@ class DeltaLetters(LetterTable):
     def _free_at_the_start(self) -> DataFrame:
         assert self._version is not None, "the table was there"
         rows = self.frame(self._version).where(f.col(REDRIVE).isNull() & (f.col("_index") > WHOLE_BATCH))
-        return rows.where(f.col("bytes").isNotNull()).where(self._where or "true")
+        had = f.regexp_replace(f.regexp_extract("error", SIZE_IN_REASON, 1), ",", "").try_cast("BIGINT")
+        is_whole = f.coalesce(had <= f.octet_length("bytes"), f.lit(True))
+        return rows.where(f.col("bytes").isNotNull() & is_whole).where(self._where or "true")
 
     def claim(self, number: int, queue_id: str, place: str, keys: Sequence[Key]) -> None:
         first, last = min(key.sequence for key in keys), max(key.sequence for key in keys)
