@@ -1,4 +1,4 @@
-"""The end of a worker, and of its handlers: what is done is acked whatever became of the rest, nobody waits for ever."""
+"""The end of a worker, and of its handlers: what is done is acked, whatever became of the rest; nobody hangs."""
 
 from __future__ import annotations
 
