@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.errors import InvalidConfig, InvalidHandle, InvalidInput
-from buffer.leases.redrive import redrive
+from buffer.leases.redrive import Where, redrive
 from buffer.leases.values import Peeked, peeked
 from buffer.ledger import lease_rules as rules
 from buffer.ledger import parking
@@ -632,7 +632,8 @@ class Letters:
     def settings(self) -> LeaseConfig:
         return self._machine.section().config
 
-    def peek(self, max_batches: int) -> list[Peeked]:
+    def peek(self, max_batches: int, *, where: Where | None) -> list[Peeked]:
+        assert where is None, "one queue alone parks here"
         machine = self._machine
         section = machine.section()
         now_ms = section.now_ms(max(0, machine.time_ms + machine.team[self._who].skew_ms))
