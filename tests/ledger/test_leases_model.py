@@ -632,7 +632,7 @@ class Letters:
     def settings(self) -> LeaseConfig:
         return self._machine.section().config
 
-    def peek(self, max_batches: int, *, where: Where | None) -> list[Peeked]:
+    def peek(self, max_batches: int, *, where: Where | None = None) -> list[Peeked]:
         assert where is None, "one queue alone parks here"
         machine = self._machine
         section = machine.section()
