@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
@@ -107,6 +108,32 @@ def test_should_notice_a_delete_that_was_under_way_when_the_append_landed(memory
     clock.sleep = sleep  # type: ignore[method-assign]
     assert line.committer.commit() == 0
     assert isinstance(batch.watcher.result(), BatchCollected)
+
+
+class Panic(BaseException):
+    """As a panic in a native library arrives."""
+
+
+@pytest.mark.parametrize("trouble", [RuntimeError, Panic])
+def test_should_not_append_again_when_the_look_ends_as_nobody_expects(
+    memory: Store, trouble: type[BaseException]
+) -> None:
+    clock = ManualClock(seed=3)
+    Line(memory, clock=clock).start_queue()
+    without_entries(memory)
+
+    class Broken(Sleepy):
+        def head(self, location: str) -> object:  # type: ignore[override]
+            raise trouble(location)
+
+    line = Line(Broken(memory, lambda: clock.advance(2 * DAY_S)), clock=clock)  # type: ignore[arg-type]
+    batch = line.upload(b"asleep")
+    with pytest.raises(Panic) if trouble is Panic else nullcontext():
+        line.committer.commit()
+    assert type(batch.watcher.result()) is AppendOutcomeUnknown
+    assert line.committer.is_idle
+    line.committer.commit()
+    assert [entry.location for entry in queue_of(memory)] == [batch.location], "once"
 
 
 def test_should_not_look_when_no_collector_can_have_deleted_it(memory: Store) -> None:

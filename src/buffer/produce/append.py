@@ -233,7 +233,13 @@ class Committer:
         return 0
 
     def _landed(self, group: list[PendingBatch], sequences: range) -> int:
-        found = self._late_look.settled(zip(sequences, group, strict=True))
+        try:
+            found = self._late_look.settled(zip(sequences, group, strict=True))
+        except BaseException as error:  # settled all the same: what stays pending would be appended once more
+            self._fail(group, self._unforeseen(group, error))
+            if not isinstance(error, Exception):
+                raise
+            return 0
         settled: list[tuple[PendingBatch, Settled]] = []
         errors: list[BufferQueueError] = []
         for batch, outcome in zip(group, found, strict=True):
