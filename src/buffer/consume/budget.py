@@ -8,20 +8,38 @@ more. Called by `read_ahead` and `inspect.verify`.
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
+from concurrent.futures import thread as pool_threads
+from math import inf
 
 from buffer.errors import Closed
+
+assert pool_threads  # imported before `_lift_all` is registered: what is registered last runs first
+_budgets: weakref.WeakSet[Budget] = weakref.WeakSet()
+
+
+def _lift_all() -> None:
+    for budget in list(_budgets):
+        budget.lift()
+
+
+# A pool's threads are waited for when the interpreter ends. One that waits for room in an iterator that was never
+# closed would keep the process for ever. Finalizers and `atexit` come after that wait, hence the inner door.
+getattr(threading, "_register_atexit", atexit.register)(_lift_all)
 
 
 class Budget:
     """Bytes held, by sequence. Threads may share it."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
+        self._max_bytes: float = max_bytes
         self._held: dict[int, int] = {}
         self._front = 0
         self._closed = False
         self._changed = threading.Condition()
+        _budgets.add(self)
 
     def reserve(self, sequence: int, size: int) -> None:
         """Wait until `size` bytes more fit, or until everything before this sequence is done. Raises Closed.
@@ -55,4 +73,10 @@ class Budget:
         """Let nobody wait any longer."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
+
+    def lift(self) -> None:
+        """No limit from now on, for the interpreter ends. Pools start nothing more then, so little is still to come."""
+        with self._changed:
+            self._max_bytes = inf
             self._changed.notify_all()
