@@ -220,6 +220,24 @@ def test_should_go_on_acking_after_a_break(store: Store, read_on: str) -> None:
     assert len(manifest_of(store)) == 0
 
 
+@pytest.mark.parametrize("skip", ["of the loop", "of the consumer"])
+def test_should_ack_the_batch_in_hand_when_the_next_one_is_skipped(memory: Store, skip: str) -> None:
+    fill(memory, 4)
+    with Consumer.new(config(memory)) as consumer:
+        batches = consumer.batches(auto_ack=True)
+        assert next(batches).sequence == 0
+        if skip == "of the loop":
+            batches.skip(1)
+            assert [batch.sequence for batch in batches] == [2, 3]
+        else:
+            batches.close()
+            consumer.skip(1)
+            assert consumer.last_acked == 0
+            consumer.ack(1)
+            consumer.ack_through(consumer.next_descriptors(2)[-1].sequence)
+    assert len(manifest_of(memory)) == 0
+
+
 def test_should_leave_only_the_batch_in_hand_when_400_were_processed_in_tens(memory: Store) -> None:
     fill(memory, 400)
     with Consumer.new(config(memory)) as consumer:

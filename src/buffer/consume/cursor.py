@@ -163,6 +163,7 @@ class Position:
         """Move the cursor past `sequence`, which must be where it stands. Raises InvalidInput if it is not."""
         with self._lock:
             self.check_cursor(sequence)
+            self.ack_in_hand()  # by `skip`, too: nobody else would, and every later ack would wait for it
             self._cursor = self.past(sequence + 1)
             self._in_hand = sequence if in_hand else None
             metrics.descriptors_handed_out.add(1)
