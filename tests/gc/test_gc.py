@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from buffer.config import GcConfig
+from buffer.errors import StorageError
 from buffer.gc.collector import Collector, Look, deletable
 from buffer.manifest import Manifest
 from buffer.names import batch_ulid, ledger_path, ulid_time_ms
@@ -156,6 +157,29 @@ def test_should_not_shorten_a_grace_longer_than_a_day_on_a_quiet_manifest(store:
     subject = collector(store, gc_grace_s=3 * 24 * 3600.0)
     subject.collect_once()
     assert subject.collect_once().waiting == ()
+
+
+def test_should_look_again_right_before_a_quiet_delete_that_failed_the_last_time(memory: Store) -> None:
+    """Only time speaks for it, however often it was tried: an append that slept may land while the collector looks."""
+    late = put_batch(memory, 2 * DAY_MS)
+    empty_manifest(memory)
+
+    def fail(call: str, _location: str) -> None:
+        if call == "delete_many":
+            raise StorageError("no answer", retryable=True)
+
+    def land(call: str, location: str) -> None:
+        if call == "get_if_changed" and location == MANIFEST:
+            store.tap = None
+            enqueue(memory, late)
+
+    store = Tapped(memory, fail)
+    subject = collector(store)
+    subject.collect_once()
+    assert [failure.location for failure in subject.collect_once().failed] == [late]
+    store.tap = land
+    assert subject.collect_once().deleted == ()
+    assert late in locations(memory)
 
 
 def test_should_want_the_previous_look_to_have_found_it_deletable(store: Store) -> None:

@@ -65,9 +65,12 @@ class Decision:
     """How many of the others stay, and why."""
 
     def look(self, version: Version, kept: Iterable[str] = ()) -> Look:
-        """What the next cycle needs to know, when all of `delete` is gone but `kept`."""
-        proven = frozenset(kept)
-        return Look(version, proven.union(self.wait), proven)
+        """What the next cycle needs to know, when all of `delete` is gone but `kept`.
+
+        Of those, what rested on an unchanged manifest is not proven: it is asked again right before it goes.
+        """
+        left = frozenset(kept)
+        return Look(version, left.union(self.wait), left - self.quiet)
 
 
 def deletable(
