@@ -12,6 +12,7 @@ from buffer.clock import SystemClock
 from buffer.codec.batch import encode_batch
 from buffer.config import ConsumerConfig, GcConfig
 from buffer.consume.consumer import Consumer
+from buffer.errors import StorageError
 from buffer.gc.collector import Collector
 from buffer.names import ForeignBatch, foreign_location
 from buffer.queue import QueueConsumer
@@ -185,6 +186,19 @@ def test_should_stay_where_the_store_does_not_tell_when_they_were_written(tmp_pa
     subject.collect_once()
     assert subject.collect_once().deleted == ()
     assert there(store, old) == [True]
+
+
+def test_should_report_what_was_deleted_when_nobody_tells_the_age_of_foreign_ones(store: Tapped) -> None:
+    foreign, orphan = put(store, 0, 3 * DAY_MS), put_batch(store.store, 2 * DAY_MS)
+    touch_manifest_first(store)
+
+    def fail(call: str, _location: str) -> None:
+        if call == "head":
+            raise StorageError("no answer", retryable=True)
+
+    store.tap = fail
+    assert collect_twice(store, gc_foreign=True).deleted == (orphan,)
+    assert there(store, foreign, orphan) == [True, False]
 
 
 def touch_manifest_first(store: Tapped) -> None:
