@@ -29,7 +29,7 @@ from buffer.attempts import AppendGroup, Attempt, ClientSpan, Verdict
 from buffer.cas import CAS_BACKOFF
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig
-from buffer.errors import IdempotencyConflict, InvalidInput
+from buffer.errors import IdempotencyConflict, InvalidInput, ManifestLost
 from buffer.journal import Journal
 from buffer.leaving import Leaving
 from buffer.ledger.clients import (
@@ -41,8 +41,10 @@ from buffer.ledger.clients import (
     begun,
     fate,
     forgotten,
+    is_ahead,
     loss_accepted,
     opened_at,
+    rewound,
     standing,
 )
 from buffer.manifest import Manifest
@@ -96,9 +98,18 @@ class ClientLedger:
         self._change(without)
 
     def accept_loss(self, read_manifest: Callable[[], Manifest]) -> None:
-        """Go on without the marks that are lost."""
-        manifest = read_manifest()
-        self._change(lambda found: None if found is None else loss_accepted(found, manifest))
+        """Go on without the marks that are lost, or with a manifest that was put back. Raises InvalidInput if that one
+        has never held anything."""
+        section = self.read()
+        manifest = read_manifest()  # after the section: see `is_ahead`
+        is_back = section is not None and is_ahead(section, manifest)
+        if is_back and not manifest.next_sequence:
+            raise InvalidInput(
+                f"the ledger {self.location!r} speaks of a queue that held something, and its manifest has never held "
+                "anything: put that back, or start a new queue with a manifest_path in another folder"
+            )
+        accepted = rewound if is_back else loss_accepted
+        self._change(lambda found: None if found is None else accepted(found, manifest))
 
     def _change(self, decide: Callable[[Clients | None], Clients | None]) -> Clients | None:
         def changed(view: ClientsView | None, _sent: bool) -> ClientsView | None:
@@ -153,10 +164,13 @@ class ClientGuard:
         self._own: Mark | None = None
         """What we left in the queue last, or found there when we opened."""
         self._ledger = ClientLedger(store, manifest_path, clock, timeout_s=timeout_s)
+        self._manifest_path = manifest_path
+        self._read_manifest: Callable[[], Manifest] | None = None
         self._standing: Standing | None = None
 
     def open(self, read_manifest: Callable[[], Manifest]) -> int:
-        """How far the client is: the largest client_seq in the queue, -1 for none. Raises MarksLost."""
+        """How far the client is: the largest client_seq in the queue, -1 for none. Raises MarksLost, ManifestLost."""
+        self._read_manifest = read_manifest
         self._ledger.open(read_manifest)
         now = self._look(read_manifest())
         self._own = now.mark
@@ -203,8 +217,25 @@ class ClientGuard:
         if now is None:
             section = self._ledger.read()  # after the manifest
             now = standing(self.client_id, manifest, section, location=self._ledger.location, earlier=known)
+            if section is not None and is_ahead(section, manifest):
+                self._check_went_on(section)
         self._standing = now
         return now
+
+    def _check_went_on(self, section: Clients) -> None:
+        """The ledger is ahead of a manifest read before it. Of one that is read now it cannot be, unless that was put
+        back; then the marks of what is appended there would not be kept when it leaves."""
+        assert self._read_manifest is not None, "a guard opens before it is asked"
+        manifest = self._read_manifest()
+        if is_ahead(section, manifest):
+            raise ManifestLost(
+                f"the manifest {self._manifest_path!r} has only ever held sequences below {manifest.next_sequence}, "
+                f"and client marks were kept up to {section.through}: it was restored from a backup. Put the newest one "
+                "back; or, to go on with this one, stop all producers and accept it: buffer clients forget --lost",
+                location=self._manifest_path,
+                next_sequence=manifest.next_sequence,
+                seen_next_sequence=section.through + 1,
+            )
 
     def _overtaken(self, first_seq: int, durable_seq: int) -> IdempotencyConflict:
         return IdempotencyConflict.of(self.client_id, first_seq, durable_seq=durable_seq, in_queue=None)

@@ -101,7 +101,8 @@ def forget(client_ids: tuple[str, ...], accept_loss: bool, as_json: bool, **opti
       buffer clients forget --store ./queue --lost
 
     With --lost the marks that a foreign reader took away are given up. Before, find out how far each client got, in
-    the table say: a call that is in it, and is repeated under its number, would be there twice.
+    the table say: a call that is in it, and is repeated under its number, would be there twice. A manifest that was
+    restored from a backup is accepted as it is: how far the clients are is kept, and what it has forgotten is lost.
     """
     config, store = open_queue(options)
     if not client_ids and not accept_loss:

@@ -22,6 +22,8 @@ Why each step is right wherever a process stops:
   around it: producers with client ids stop. It stays until an operator accepts it, even if the next reader that does
   know marks moves `through` past the hole.
 - Marks in a queue without a section: the ledger is not the one they were written beside. That is `lost`, too.
+- A manifest that has not reached `through` was put back from a backup, and gives those sequences to other batches.
+  `absorb` would pass over their marks, so nobody appends one there (`is_ahead`), until an operator accepts it.
 """
 
 from __future__ import annotations
@@ -124,6 +126,19 @@ def hole(section: Clients, manifest: Manifest) -> Hole | None:
     if section.opened and manifest.first_sequence > section.through + 1:
         return Hole(section.through + 1, manifest.first_sequence - 1)
     return None
+
+
+def is_ahead(section: Clients, manifest: Manifest) -> bool:
+    """Whether marks were kept of sequences that the manifest has not reached. It was put back, if it was read after the
+    section; if before, it may just be old."""
+    return section.through >= manifest.next_sequence
+
+
+def rewound(section: Clients, manifest: Manifest) -> Clients:
+    """An operator goes on with a manifest that was put back: sequences count from there. How far clients are stays."""
+    through = manifest.next_sequence - 1
+    marks = {client: replace(mark, sequence=min(mark.sequence, through)) for client, mark in section.marks.items()}
+    return replace(section, through=through, marks=marks, lost=None)
 
 
 def loss_accepted(section: Clients, manifest: Manifest) -> Clients:
