@@ -9,7 +9,7 @@ import pytest
 
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
-from buffer.errors import InvalidConfig, QueueFull, StoreUnusable
+from buffer.errors import InvalidConfig, ManifestLost, QueueFull, StoreUnusable
 from buffer.leases import LeaseQueue
 from buffer.manifest import Manifest
 from buffer.produce.depth import LOOK_INTERVAL_S
@@ -55,6 +55,35 @@ def test_should_refuse_while_the_queue_is_too_long(store: FaultyStore) -> None:
         clock.advance(LOOK_INTERVAL_S)
         producer.produce([b"2"])
     assert entries_of(store) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("put_back", [True, False])
+def test_should_let_the_append_tell_of_a_manifest_that_went_back(store: FaultyStore, put_back: bool) -> None:
+    """A queue that was too long when it was seen last would else be so for ever: nobody appends, so nobody looks."""
+    fill(store, 1)
+    backup = store.get(MANIFEST).data
+    clock = ManualClock()
+    producer = make_producer(store, clock=clock, max_depth=3)
+    for n in range(2):
+        producer.produce([b"%d" % n])
+        producer.flush()
+    with pytest.raises(QueueFull):
+        producer.produce([b"2"])
+    newest = store.get(MANIFEST).data
+    if put_back:
+        store.put(MANIFEST, backup)
+    else:
+        store.delete_many([MANIFEST])
+    clock.advance(LOOK_INTERVAL_S)
+    producer.produce([b"2"])
+    with pytest.raises(ManifestLost):
+        producer.flush()
+    store.put(MANIFEST, Manifest.from_bytes(newest).dequeue(0).to_bytes())  # as it should be, and one was read
+    producer.produce([b"3"])
+    producer.flush()
+    with pytest.raises(QueueFull):
+        producer.produce([b"4"])
+    producer.close()
 
 
 def test_should_look_before_its_first_call(store: FaultyStore) -> None:

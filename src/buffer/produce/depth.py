@@ -49,6 +49,8 @@ class DepthGate:
         self.is_uncapped = False
         """Nobody has set a cap, as far as the last look tells: a call need not ask."""
         self._looked: Manifest | None = None
+        self._went_back: Manifest | None = None
+        """What an append had seen before a look that found less: the manifest was put back, or is gone."""
         self._leases: Leases | None = None
         self._next_look_s = clock.monotonic_s()
 
@@ -82,7 +84,10 @@ class DepthGate:
         cap = self._queues_cap()
         if not self._max_depth and not cap:
             return None
-        manifest = self._newer(self._seen())
+        seen = self._seen()
+        if seen is not None and seen is self._went_back:
+            return None  # the next append says what is wrong: whoever is refused here would never learn it
+        manifest = self._newer(seen)
         depth = len(manifest)
         if self._max_depth and depth >= self._max_depth:
             return depth, self._max_depth
@@ -121,13 +126,18 @@ class DepthGate:
     def _look_at_manifest(self) -> None:
         if not self._max_depth and not self._queues_cap():
             return
+        seen = self._seen()  # before the look, which must find no less
         try:
             data = self._object.read().data
         except StorageError as error:
             if not error.retryable:
                 raise
             return  # a queue that cannot be looked at is not known to be too long
-        self._looked = Manifest.empty() if data is None else Manifest.from_bytes(data, location=self._object.location)
+        looked = Manifest.empty() if data is None else Manifest.from_bytes(data, location=self._object.location)
+        is_back = seen is not None and (
+            looked.next_sequence < seen.next_sequence or looked.first_sequence < seen.first_sequence
+        )
+        self._looked, self._went_back = looked, seen if is_back else None
 
     def _newer(self, seen: Manifest | None) -> Manifest:
         """Of two looks the later one: neither end of a queue ever goes back."""
