@@ -130,3 +130,26 @@ def test_should_note_on_the_error_of_the_block_what_could_not_be_flushed() -> No
     with pytest.raises(ValueError, match="of the block") as caught:
         asyncio.run(main())
     assert "closing the producer failed as well" in caught.value.__notes__[0]
+
+
+def test_should_leave_nothing_behind_when_waiting_is_given_up_again_and_again() -> None:
+    """A limit around each wait, and a store that does not answer: what is kept must not grow with the attempts."""
+    store = HeldStore(open_store("memory://"))
+
+    async def main(producer: Producer) -> None:
+        with store.hold("put"):
+            handle = await producer.produce_async([b"x" * 50])
+            for _ in range(20):
+                for wait in (asyncio.ensure_future(handle), asyncio.ensure_future(producer.produce_async([b"x" * 80]))):
+                    await asyncio.sleep(0)
+                    wait.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await wait
+            await asyncio.sleep(0)
+            assert handle.batch_watcher._callbacks == []
+            assert len(producer._engine._waiting_tasks) == 0
+        await handle
+
+    with make_producer(store, flush_interval_ms=1, max_buffered_bytes=100) as producer:
+        asyncio.run(main(producer))
+    assert entries_of(store.store) == [b"x" * 50]

@@ -69,8 +69,7 @@ class DurabilityWatcher:
         try:
             told.wait(math.inf if timeout is None else timeout)
         finally:
-            with suppress(ValueError):  # settled just now
-                self._callbacks.remove(told.set)
+            self._call_no_more(told.set)
         return self._settled is not None
 
     def __await__(self) -> Generator[Any, None, Durable]:
@@ -78,10 +77,13 @@ class DurabilityWatcher:
 
     async def _await(self) -> Durable:
         if self.result() is None:
-            loop = asyncio.get_running_loop()
-            woken = loop.create_future()
-            self._call_when_settled(threadsafe_waker(loop, woken))
-            await woken
+            woken = asyncio.get_running_loop().create_future()
+            wake = threadsafe_waker(woken)
+            self._call_when_settled(wake)
+            try:
+                await woken
+            finally:
+                self._call_no_more(wake)  # who waits with a limit, again and again, must not leave one each time
         return self._unwrap()
 
     def _unwrap(self) -> Durable:
@@ -96,6 +98,10 @@ class DurabilityWatcher:
         self._callbacks.append(callback)
         if self._settled is not None:  # and `settle` may have looked before there was anything to call
             callback()
+
+    def _call_no_more(self, callback: Callable[[], None]) -> None:
+        with suppress(ValueError):  # settled just now
+            self._callbacks.remove(callback)
 
     def settle(self, settled: Settled) -> None:
         """For the producer: tell everyone. Only the first call counts."""
@@ -144,6 +150,9 @@ class CallWatcher(DurabilityWatcher):
     def _call_when_settled(self, callback: Callable[[], None]) -> None:
         self._batch._call_when_settled(callback)
 
+    def _call_no_more(self, callback: Callable[[], None]) -> None:
+        self._batch._call_no_more(callback)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CallWatcher) and (self._batch, self._client_seq) == (other._batch, other._client_seq)
 
@@ -184,8 +193,9 @@ class WriteHandle:
         return f"WriteHandle(ingestion_time_ms={self.ingestion_time_ms}, {self.watcher!r})"
 
 
-def threadsafe_waker(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> Callable[[], None]:
+def threadsafe_waker(woken: asyncio.Future[None]) -> Callable[[], None]:
     """A function that any thread may call to complete `woken`, even if it or its loop is gone by then."""
+    loop = woken.get_loop()
 
     def complete() -> None:
         if not woken.done():

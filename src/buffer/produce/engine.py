@@ -98,7 +98,7 @@ class ProducerEngine:
         """The appender should look again."""
         self._turns: deque[threading.Condition] = deque()
         """Threads that wait for room. Only the first is tried: small calls must not starve a large one."""
-        self._waiting_tasks: list[Callable[[], None]] = []
+        self._waiting_tasks: dict[asyncio.Future[None], Callable[[], None]] = {}
         """What wakes the asyncio tasks that wait for room."""
 
     def start(self) -> None:
@@ -133,7 +133,6 @@ class ProducerEngine:
 
     async def accept_async(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
         """Tasks do not stand in line: a loop that stopped running would hold up everyone behind it."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 with self._lock:  # held for moments only, so it does not stall the loop
@@ -141,8 +140,9 @@ class ProducerEngine:
                     handle = None if must_wait else self._offer(call, metadata, client_seq)
                     if handle is not None:
                         break
-                    woken = loop.create_future()
-                    self._waiting_tasks.append(threadsafe_waker(loop, woken))
+                    woken = asyncio.get_running_loop().create_future()
+                    self._waiting_tasks[woken] = threadsafe_waker(woken)
+                    woken.add_done_callback(lambda done: self._waiting_tasks.pop(done, None))  # if it is cancelled
             finally:
                 if self._deferred:
                     self._do_deferred()
@@ -173,8 +173,8 @@ class ProducerEngine:
             self._wake_tasks()
 
     def _wake_tasks(self) -> None:
-        tasks, self._waiting_tasks = self._waiting_tasks, []
-        for wake in tasks:
+        tasks, self._waiting_tasks = self._waiting_tasks, {}
+        for wake in list(tasks.values()):  # one may be cancelled meanwhile
             wake()
 
     @property
