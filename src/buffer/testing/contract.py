@@ -80,8 +80,10 @@ class StoreContract:
         store.put("a/b", bytes(range(100)))
         assert store.get_range("a/b", 93, 7) == bytes(range(93, 100))
         assert store.get_range("a/b", 0, 2) == b"\x00\x01"
-        with pytest.raises(ObjectNotFound):
-            store.get_range("a/c", 0, 7)
+        assert store.get_range("a/b", 0, 0) == b""
+        for length in (0, 7):
+            with pytest.raises(ObjectNotFound):
+                store.get_range("a/c", 0, length)
 
     def test_should_overwrite_when_put_again(self, store: Store) -> None:
         store.put("a", b"one, the longer")
