@@ -230,8 +230,8 @@ class ClientGuard:
         if is_ahead(section, manifest):
             raise ManifestLost(
                 f"the manifest {self._manifest_path!r} has only ever held sequences below {manifest.next_sequence}, "
-                f"and client marks were kept up to {section.through}: it was restored from a backup. Put the newest one "
-                "back; or, to go on with this one, stop all producers and accept it: buffer clients forget --lost",
+                f"and client marks were kept up to {section.through}: it was restored from a backup. Put the newest "
+                "one back; or, to go on with this one, stop all producers and accept it: buffer clients forget --lost",
                 location=self._manifest_path,
                 next_sequence=manifest.next_sequence,
                 seen_next_sequence=section.through + 1,
