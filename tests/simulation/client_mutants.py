@@ -48,6 +48,7 @@ def marks_move_after_the_dequeue() -> Iterator[None]:
 @mutant("clients", sees=f"{FALSE_ALARM}|{AGAIN}")
 def ledger_is_read_before_the_manifest() -> Iterator[None]:
     def open_(self: ClientGuard, read_manifest: Callable[[], Manifest]) -> int:
+        self._read_manifest = read_manifest
         self._ledger.open(read_manifest)
         found = self._ledger.read()
         manifest = read_manifest()
