@@ -156,13 +156,14 @@ class QueueProducer(_Queue):
     def append(self, draw: Callable[[], AppendGroup]) -> range:
         """Append the group that `draw` gives, in one write; returns its sequences.
 
-        `draw` is asked once at first and again each time an attempt is surely dead: every group it returns
-        must hold what the one before held, perhaps renamed, and may hold more. Its errors end the call with
-        nothing in flight. Raises ContentionError (nothing was appended: call again), AppendOutcomeUnknown
-        (nobody can tell), the store's error if nothing was sent, what the guard raises, or ManifestLost or
-        CorruptManifest: what became of a write in flight then is for whoever fixes the manifest to find out.
+        `draw` is asked once at first and again each time an attempt is surely dead, or its names are too old before
+        one was made: every group it returns must hold what the one before held, perhaps renamed, and may hold more.
+        Its errors end the call with nothing in flight. Raises ContentionError (nothing was appended: call again),
+        AppendOutcomeUnknown (nobody can tell), the store's error if nothing was sent, what the guard raises, or
+        ManifestLost or CorruptManifest: what became of a write in flight then is for whoever fixes that to find out.
         """
         attempt: Attempt | None = None
+        group: AppendGroup | None = None
         trouble: Exception | None = None
         tried = 0
         for index in self._cas.attempts():
@@ -186,7 +187,16 @@ class QueueProducer(_Queue):
                 if verdict is Verdict.DEAD:
                     attempt = None
             is_repeat = attempt is not None
-            attempt = attempt or self._prepare(seen, manifest, draw())
+            if attempt is None:
+                group = draw() if group is None or self._is_stale(group) else group
+                try:
+                    attempt = self._prepare(seen, manifest, group)
+                except StorageError as error:  # the guard's, which reads: with pauses between, as for the manifest
+                    if not error.retryable:
+                        raise
+                    trouble = error
+                    continue
+                group = None
             outcome = self._send(attempt, is_repeat)
             if isinstance(outcome, Won):
                 return attempt.sequences
@@ -234,8 +244,8 @@ class QueueProducer(_Queue):
             return self.guard.decide(manifest, attempt)
         return verdict
 
-    def _is_stale(self, attempt: Attempt) -> bool:
-        return self._clock.monotonic_s() > attempt.valid_until_s
+    def _is_stale(self, named: Attempt | AppendGroup) -> bool:
+        return self._clock.monotonic_s() > named.valid_until_s
 
     def _give_up(self, attempt: Attempt | None, tried: int, trouble: Exception | None) -> range:
         """Attempts or time are up: one last look decides whether calling again is safe."""
