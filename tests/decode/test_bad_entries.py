@@ -6,13 +6,14 @@ import datetime as dt
 
 import pytest
 
+from buffer.codec.keyvalue import encode_pair
 from buffer.errors import CorruptBatch
 from buffer.model import BatchDescriptor, Metadata
 from buffer_delta.decode import dead_letters
 from buffer_delta.decode.dead_letters import WHOLE_BATCH, keep_whole
 from buffer_delta.decode.layout import RowLayout
 from buffer_delta.decode.policy import DeadLetter, Fail, Rescue, policy_for
-from buffer_delta.formats import JsonFormat, RawFormat, TextFormat
+from buffer_delta.formats import Format, JsonFormat, KeyValueFormat, RawFormat, TextFormat
 from tests.decode.decode_support import Batches, run
 
 UTC = dt.UTC
@@ -41,6 +42,15 @@ def test_should_set_bad_records_aside_with_all_there_is_to_know(batches: Batches
         "_entry_metadata": b"m",
     }
     assert run(batches, group, JsonFormat("a INT"), RowLayout(sequence=None, index=None), dead_letters=True) == found
+
+
+@pytest.mark.parametrize("form", [JsonFormat("a INT"), KeyValueFormat(value="json", on_mismatch="dead_letter")])
+def test_should_set_a_record_aside_whose_reason_quotes_half_of_a_surrogate_pair(batches: Batches, form: Format) -> None:
+    bad = b'{"\\ud800": 1, "\\ud800": 2}'
+    entry = encode_pair(b"key", bad) if isinstance(form, KeyValueFormat) else bad
+    (found,) = run(batches, [batches.put(4, [entry])], form, dead_letters=True)
+    assert found["_dead"]["error"].endswith('the name "\ufffd" is there twice in one object')
+    assert found["_dead"]["bytes"] == entry
 
 
 def test_should_rescue_bad_records_whole_where_they_are_not_set_aside(batches: Batches) -> None:

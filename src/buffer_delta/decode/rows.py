@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from buffer.consume.fetch import FetchHandle
 from buffer.errors import InvalidConfig
+from buffer.ledger.reasons import plain
 from buffer.model import BatchDescriptor
 from buffer_delta.decode.dead_letters import keep_batch
 from buffer_delta.decode.fetching import Group, fetched
@@ -89,7 +90,8 @@ class RowDecoder:
             found = np.array([place for place, _ in parsed.bad], np.int64)
             is_aside = np.isin(found + start, places[here])
             for chosen, policy in ((~is_aside, self.on_bad.bad), (is_aside, self.on_bad.set_aside)):
-                errors = [error for (_, error), wanted in zip(parsed.bad, chosen, strict=True) if wanted]
+                # A reason may quote the record, and JSON's names may hold what no text column can.
+                errors = [plain(error) for (_, error), wanted in zip(parsed.bad, chosen, strict=True) if wanted]
                 if errors:
                     payloads = chunk.take(pa.array(found[chosen]))
                     large = next(iter(too_large(payloads, self.max_entry_bytes).tolist()), None)
