@@ -123,6 +123,16 @@ def test_should_keep_no_bounds_of_floats_in_the_file() -> None:
     assert json.loads(file.stats)["maxValues"] == {"x": "NaN", "pair": {"f": "NaN", "i": 2}}
 
 
+def test_should_keep_no_bounds_of_a_float_whose_path_is_the_name_of_another_column() -> None:
+    columns = pa.schema([("a", pa.struct([("b", pa.float64())])), ("a.b", pa.int64()), ("c", pa.int64())])
+    rows = pa.RecordBatch.from_pylist([{"a": {"b": float("nan")}, "a.b": 1}, {"a": {"b": 1.0}, "c": 2}], columns)
+    store = open_store("memory://")
+    (file,) = write_files([rows], FileRules(columns), store)
+    group = pq.ParquetFile(pa.BufferReader(store.get(file.path).data)).metadata.row_group(0)
+    bounds = [(group.column(at).path_in_schema, group.column(at).is_stats_set) for at in range(3)]
+    assert bounds == [("a.b", False), ("a.b", False), ("c", True)]
+
+
 # Partitions
 
 

@@ -34,8 +34,10 @@ def dictionary_columns(table: pa.Table) -> list[str]:
 def statistics_columns(schema: pa.Schema) -> list[str]:
     """The Parquet paths of the columns to keep minimum and maximum of."""
     empty = schema.empty_table()
-    leaves = (leaf for name in schema.names for leaf in _leaves(name, empty.column(name).combine_chunks()))
-    return [path for path, values in leaves if not pa.types.is_floating(values.type)]
+    leaves = [leaf for name in schema.names for leaf in _leaves(name, empty.column(name).combine_chunks())]
+    # Arrow goes by the path alone, and the column `a.b` has that of the field b in a struct a.
+    floats = {path for path, values in leaves if pa.types.is_floating(values.type)}
+    return [path for path, _ in leaves if path not in floats]
 
 
 def _repeats(values: pa.Array) -> bool:
