@@ -99,6 +99,18 @@ def test_should_divert_what_a_table_forbids_at_the_first_attempt(
         assert json.loads(found[1, n][1]) == record
 
 
+def test_should_divert_what_a_table_forbids_in_a_column_that_it_spells_otherwise(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    columns = "id BIGINT NOT NULL, day STRING NOT NULL"
+    spark.sql(f"CREATE TABLE delta.`{tmp_path / 'table'}` ({columns}) USING delta PARTITIONED BY (day)")
+    produce(tmp_path / "queue", [lines({"ID": 0, "Day": "x"}, {"ID": 1, "Day": ""}, {"ID": 2}, {"Day": "y"})])
+    form = {"type": "json", "schema": "ID BIGINT, Day STRING"}
+    progress = load(spark, settings, merge_schema=True, format=form)
+    assert (progress.attempts, progress.rows, progress.dead_letters) == (1, 1, 3)
+    assert ids(spark, tmp_path / "table") == [0]
+
+
 @pytest.mark.usefixtures("ruled")
 @pytest.mark.parametrize("dead_letters", [True, False])
 def test_should_set_a_batch_aside_whole_of_which_very_many_entries_break_a_rule(
@@ -246,6 +258,19 @@ def test_should_create_a_partition_column_that_no_record_of_the_first_range_has(
     load(spark, settings, format="json", partition_by=["day"])
     table = spark.read.format("delta").load(str(tmp_path / "table"))
     assert {row.id: row.day for row in table.collect()} == {1: None, 2: None, 3: "2024-01-01", 4: None}
+
+
+@pytest.mark.parametrize("last", ["at", "other"])
+def test_should_cluster_by_a_column_that_comes_after_many_others(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], last: str
+) -> None:
+    """Delta clusters only by columns with statistics, which are the first ones: no record is to blame for its order."""
+    record = {f"k{n}": n for n in range(40)} | {"id": 0, last: 7}
+    produce(tmp_path / "queue", [lines(record, record | {"id": 1})])
+    progress = load(spark, settings, format="json", cluster_by=["at"])
+    assert (progress.attempts, progress.rows, progress.dead_letters) == (1, 2, 0)
+    assert ids(spark, tmp_path / "table") == [0, 1]
+    assert spark.read.format("delta").load(str(tmp_path / "table")).columns[0] == "at"
 
 
 def test_should_get_past_columns_that_are_one_for_spark_and_locations_that_no_store_accepts(

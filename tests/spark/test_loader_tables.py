@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from buffer_delta.decode.dead_letters import BYTES_MAX
 from buffer_delta.errors import Blocked, RouteChanged
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.plans import Plans
+from tests.formats.format_support import stream
 from tests.spark.queues import assert_exactly_once, ids, numbered, produce
 
 pytestmark = pytest.mark.spark
@@ -239,6 +241,23 @@ def test_should_block_on_a_bad_stream_that_has_nowhere_to_go(spark: SparkSession
     )
     with pytest.raises(Blocked, match="entry 0 of batch 0: not an Arrow stream"):
         Loader(spark, config).run(available_now=True)
+
+
+def test_should_keep_the_metadata_of_a_bad_stream_whose_table_has_rules(spark: SparkSession, tmp_path: Path) -> None:
+    """The rows tell their entry in a column that no table gets; the dead letters have one that is named like it."""
+    produce(tmp_path / "queue", [[stream(pa.table({"id": [1], "kind": ["a"]})), b"bad"]])
+    config = LoaderConfig(
+        store=str(tmp_path / "queue"),
+        table=str(tmp_path / "table"),
+        dead_letters=str(tmp_path / "dead"),
+        format={"type": "arrow", "schema": "id BIGINT, kind STRING"},
+        partition_by=["kind"],
+        gc_enabled=False,
+    )
+    Loader(spark, config).run(available_now=True)
+    expected = {"bytes": b"bad", "_entry_metadata": b"made by a test"}
+    assert rows_of(spark, tmp_path / "dead", "bytes", "_entry_metadata") == [expected]
+    assert "_entry" not in spark.read.format("delta").load(str(tmp_path / "table")).columns
 
 
 def rows_of(spark: SparkSession, table: Path, *columns: str) -> list[dict[str, Any]]:

@@ -33,15 +33,17 @@ from delta.tables import DeltaTable
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, ParseException, PySparkException
+from pyspark.sql.types import DataType, StructType
 
 from buffer.store.local import LOCK_FOLDER
 from buffer_delta.delta.commit_file import Overtaken
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.log import DeltaLog
+from buffer_delta.delta.stats import StatsRules
+from buffer_delta.formats.names import same_name_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +96,7 @@ def _is_there(table_log: DeltaLog) -> bool:
 
 
 def _execute(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
-    builder = DeltaTable.createIfNotExists(spark).addColumns(schema)
+    builder = DeltaTable.createIfNotExists(spark).addColumns(_clustering_first(plan, schema))
     # A name that the catalog knows, of a table whose log is gone: `IF NOT EXISTS` would do nothing.
     path = plan.path or table_log.location()
     builder = builder.location(path) if path is not None else builder.tableName(plan.name)
@@ -105,6 +107,22 @@ def _execute(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: 
     for key, value in plan.properties.items():
         builder = builder.property(key, value)
     builder.execute()
+
+
+def _clustering_first(plan: TablePlan, schema: StructType) -> StructType:
+    """The columns to cluster by first, where one of them is so far behind that it would have no statistics: Delta
+    refuses such a table, whatever it is filled with, and where columns follow the data their order is chance."""
+    most = StatsRules.of_properties(plan.properties).leaves
+    wanted = {same_name_key(name.split(".")[0].strip("`")) for name in plan.cluster_by}
+    first = [field for field in schema.fields if same_name_key(field.name) in wanted]
+    end = max((at for at, field in enumerate(schema.fields, 1) if field in first), default=0)
+    if most < 0 or sum(_leaves(field.dataType) for field in schema.fields[:end]) <= most:
+        return schema
+    return StructType([*first, *(field for field in schema.fields if field not in first)])
+
+
+def _leaves(kind: DataType) -> int:
+    return sum(_leaves(field.dataType) for field in kind.fields) if isinstance(kind, StructType) else 1
 
 
 def _is_half(error: Exception) -> bool:

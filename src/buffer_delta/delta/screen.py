@@ -18,6 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZT
 from buffer_delta.delta.columns import quoted, widened
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.formats.names import same_name_key
+from buffer_delta.formats.struct_json import is_filled
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,8 +44,11 @@ def with_missing(rows: DataFrame, names: Sequence[str], table: StructType | None
 
 
 def missing_columns(rows: StructType, names: Sequence[str], table: StructType | None) -> StructType:
-    """Those of the names that are no columns of the rows: of the table's type, or text if that has none either."""
+    """Those of the names that are no columns of the rows: of the table's type, or text if that has none either.
+
+    Not those that Delta fills by itself where rows lack them."""
     there = {same_name_key(field.name) for field in rows.fields}
+    there |= {same_name_key(field.name) for field in table.fields if is_filled(field.metadata)} if table else set()
     kinds: dict[str, DataType] = {same_name_key(field.name): field.dataType for field in table.fields} if table else {}
     wanted: dict[str, str] = {}
     for name in names:
@@ -63,10 +67,16 @@ def broken_rule(
     """
     names = [*(table.names if table else ()), *rules.partition_by]
     whole = with_missing(widened(rows, table) if table else rows, names, table)
+    there = {same_name_key(name) for name in whole.columns}
     cases = [
-        *(_null(whole, path, rules) for path in rules.not_null),
+        *(_null(whole, path, rules) for path in rules.not_null if same_name_key(path[0]) in there),
         *(case for name, text in rules.checks if (case := _check(whole, name, text)) is not None),
-        *(case for name in rules.partition_by for case in _no_folder(whole, name, location)),
+        *(
+            case
+            for name in rules.partition_by
+            if same_name_key(name) in there
+            for case in _no_folder(whole, name, location)
+        ),
     ]
     if not cases:
         return None
@@ -80,7 +90,7 @@ def broken_rule(
 def _null(rows: DataFrame, path: tuple[str, ...], rules: TableRules) -> Column:
     column = f.col(".".join(map(quoted, path)))
     is_null = column.isNull()  # a field of a struct that is null itself, too: Delta sees no difference
-    if path[0] in rules.partition_by and rows.schema[path[0]].dataType == StringType():
+    if path[0] in rules.partition_by and rows.select(column).schema[0].dataType == StringType():
         is_null = is_null | (column == "")  # Delta makes an empty partition value null
     return f.when(is_null, f.lit(f"null in the column {'.'.join(path)}, which is NOT NULL"))
 
@@ -89,7 +99,7 @@ def _check(rows: DataFrame, name: str, text: str) -> Column | None:
     holds = f.coalesce(f.expr(text), f.lit(False))
     try:
         rows.select(holds)
-    except AnalysisException:  # Delta will say what is wrong with it
+    except AnalysisException:  # Delta will say what is wrong with it, or fills a column that it is about
         return None
     return f.when(~holds, f.lit(f"breaks the CHECK constraint {name} ({text})"))
 

@@ -15,7 +15,7 @@ from buffer.errors import InvalidConfig
 from buffer_delta.formats.ddl import ALLOWED, DECIMAL_PRECISION_MAX, TIMESTAMP, parse_ddl
 from buffer_delta.formats.ddl import NESTED_MAX as GIVEN_NESTED_MAX
 from buffer_delta.formats.names import same_name_key
-from buffer_delta.formats.struct_json import UnknownType, arrow_type, struct_fields
+from buffer_delta.formats.struct_json import UnknownType, arrow_type, is_computed, struct_fields
 from buffer_delta.formats.variant import VARIANT, is_variant
 
 _PLAIN = frozenset(
@@ -108,6 +108,9 @@ def known_columns(table: Any, taken: Collection[str], *, variants: bool = False)
     for field in struct_fields(table) or ():
         name = field["name"]
         if same_name_key(name) in reserved:
+            continue
+        if is_computed(field.get("metadata") or {}):  # a null for records without it would be refused
+            reserved.add(same_name_key(name))
             continue
         try:
             fields.append(pa.field(name, _checked(name, _from_struct(field, variants), variants)))

@@ -8,6 +8,7 @@ Only types that mean the same in Arrow: VARIANT, intervals, user-defined types a
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ _NAMED: dict[str, pa.DataType] = {
     "timestamp": TIMESTAMP,
     "timestamp_ntz": pa.timestamp("us"),
 }
+_GENERATED, _IDENTITY, _DEFAULT = "delta.generationExpression", "delta.identity.", "CURRENT_DEFAULT"
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)", re.ASCII)
 
 
@@ -43,6 +45,17 @@ def struct_fields(given: Any) -> list[dict[str, Any]] | None:
         return None
     fields: list[dict[str, Any]] = value["fields"]
     return fields
+
+
+def is_computed(metadata: Mapping[str, Any]) -> bool:
+    """Whether a column, by its metadata, is one that Delta computes and that takes no other value."""
+    is_identity = any(key.startswith(_IDENTITY) for key in metadata)
+    return _GENERATED in metadata or (is_identity and not metadata.get(f"{_IDENTITY}allowExplicitInsert"))
+
+
+def is_filled(metadata: Mapping[str, Any]) -> bool:
+    """Whether Delta has a value for rows that lack the column: what it is, no row tells before it is written."""
+    return any(key in (_GENERATED, _DEFAULT) or key.startswith(_IDENTITY) for key in metadata)
 
 
 def arrow_type(kind: Any) -> pa.DataType:

@@ -133,7 +133,7 @@ class SparkWork:
             refused = self._refused(parts, seen) if has_dead_letters else Refused()
             if not refused:
                 if has_dead_letters:
-                    parts = {name: self._untraced(rows) for name, rows in parts.items()}
+                    parts |= {name: self._untraced(parts[name]) for name, _ in self._by_name() if name in parts}
                 yield self._completed(_as_rows(parts), seen)
                 return
         with self._cached(self._without(part, refused), seen, traced=False) as frame:
