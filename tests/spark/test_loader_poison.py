@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, functions
 
 from buffer.clock import SystemClock
 from buffer.codec.batch import decode_batch
@@ -211,6 +211,34 @@ def test_should_isolate_entries_that_break_the_transform(
     ((key, (error, data)),) = letters(spark, tmp_path).items()
     assert (key, data) == ((1, 1), bad)
     assert reason in error
+
+
+def test_should_isolate_what_fails_before_its_table_is_there_as_it_would_be_made(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """A name with a blank needs column mapping, in the table that parts are tried with, too."""
+    produce(tmp_path / "queue", [lines({"the id": "0"}, {"the id": "x"}, {"the id": "2"})])
+    load(
+        spark,
+        settings,
+        format={"type": "json", "schema": "`the id` STRING"},
+        transform=lambda frame: frame.withColumn("id", functions.expr("CAST(`the id` AS BIGINT)")),
+        route_by="id",
+        routes={"2": str(tmp_path / "two")},
+        table_properties={"delta.columnMapping.mode": "name"},
+    )
+    assert (ids(spark, tmp_path / "table"), ids(spark, tmp_path / "two")) == ([0], [2])
+    ((key, (error, _)),) = letters(spark, tmp_path).items()
+    assert (key, "CAST_INVALID_INPUT" in error) == ((0, 1), True)
+
+
+def test_should_add_no_column_for_a_field_that_it_clusters_by(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [lines({"id": 0, "s": {"x": 1}})])
+    load(spark, settings, format="json", cluster_by=["s.x"], columns={"_sequence": None, "_ingested_at": None})
+    found = spark.read.format("delta").load(str(tmp_path / "table"))
+    assert found.columns == ["id", "s", "_rescued_data", "_index", "_entry_metadata"]
 
 
 @pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.thorough), "arrow"])

@@ -260,7 +260,10 @@ class DeltaTarget:
                 folder,
                 partition_by=kind,
                 cluster_by=() if kind else self._plan.cluster_by,
-                properties={f"delta.constraints.{name}": text for name, text in seen.rules.checks},
+                # Those it would be made with: names with a blank, say, need column mapping.
+                properties=self._plan.properties
+                if seen.version is None
+                else {f"delta.constraints.{name}": text for name, text in seen.rules.checks},
                 merge_schema=self._merge_schema,
                 writer=self._kind,
                 table_options=self._table_options,
@@ -302,7 +305,7 @@ class DeltaTarget:
         rules = self.rules(seen)
         names = [path[0] for path in rules.not_null if len(path) == 1] + list(rules.partition_by)
         if seen.version is None:
-            names += self._plan.cluster_by
+            names += [name for name in self._plan.cluster_by if "." not in name]  # else a field in a struct
         missing = missing_columns(rows.schema, names, seen.schema)
         return rows.with_nulls(missing) if missing.fields else rows
 
