@@ -15,8 +15,8 @@ from pyspark.sql.types import (
 )
 
 from buffer.errors import InvalidConfig
-from buffer_delta.formats import JsonFormat, merge_schemas
-from tests.formats.format_support import binary, by_entry, evolve, parse
+from buffer_delta.formats import ArrowFormat, JsonFormat, merge_schemas
+from tests.formats.format_support import binary, by_entry, evolve, parse, stream
 
 
 def test_should_make_columns_of_what_it_finds() -> None:
@@ -56,6 +56,29 @@ def test_should_rescue_whole_numbers_that_a_double_cannot_hold() -> None:
         2: {"big": None, "n": 1.5, "_rescued_data": None},
         3: {"big": None, "n": 3.0, "_rescued_data": None},
     }
+
+
+def test_should_leave_columns_alone_that_delta_computes() -> None:
+    table = StructType(
+        [
+            StructField("id", LongType()),
+            StructField("twice", LongType(), True, {"delta.generationExpression": "id * 2"}),
+            StructField(
+                "n", LongType(), True, {"delta.identity.start": 1, "delta.identity.allowExplicitInsert": False}
+            ),
+            StructField(
+                "own", LongType(), True, {"delta.identity.start": 1, "delta.identity.allowExplicitInsert": True}
+            ),
+        ]
+    )
+    settled = evolve(JsonFormat(), table, '{"id": 1, "twice": 2}')
+    assert settled.schema.names == ["id", "own", "_rescued_data"]
+    found = by_entry(parse(settled, '{"id": 1, "twice": 2}', '{"id": 2}'), 2)
+    assert [row["_rescued_data"] for row in found.values()] == ['{"twice":2}', None]  # type: ignore[index]  # rows
+    # A stream is kept whole: where it has such a column, there is no other place for it.
+    streams = [stream(pa.table({"id": [1], "twice": [2]})), stream(pa.table({"id": [2]}))]
+    assert evolve(ArrowFormat(), table, *streams).schema.names == ["id", "twice", "own"]
+    assert evolve(ArrowFormat(), table, streams[1]).schema.names == ["id", "own"]
 
 
 def test_should_keep_known_columns_and_rescue_what_they_cannot_take() -> None:

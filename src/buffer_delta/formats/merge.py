@@ -46,7 +46,10 @@ def settle(
     else the data must not fill. `may_widen`: the table's columns may get types that hold more.
     """
     known, reserved = known_columns(
-        table, [*taken, *([form.rescued_column] if form.rescued_column else [])], variants=form.has_variants
+        table,
+        [*taken, *([form.rescued_column] if form.rescued_column else [])],
+        variants=form.has_variants,
+        given=() if form.rescued_column else found.names,
     )
     wider = form.wider if may_widen else _never
     return form.with_schema(merge_schemas(known, [found], taken=reserved, max_columns=form.max_columns, wider=wider))

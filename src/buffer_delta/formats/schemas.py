@@ -102,14 +102,21 @@ def holds(kind: pa.DataType, found: pa.DataType) -> bool:
     return True
 
 
-def known_columns(table: Any, taken: Collection[str], *, variants: bool = False) -> tuple[pa.Schema, set[str]]:
-    """The columns of a table's StructType that a format may fill, and the names that it must leave alone."""
+def known_columns(
+    table: Any, taken: Collection[str], *, variants: bool = False, given: Collection[str] = ()
+) -> tuple[pa.Schema, set[str]]:
+    """The columns of a table's StructType that a format may fill, and the names that it must leave alone.
+
+    `given` are those that the data fills even if Delta computes them, for it has no other place for what it says.
+    """
     fields, reserved = [], {same_name_key(name) for name in taken}
+    said = {same_name_key(name) for name in given}
     for field in struct_fields(table) or ():
         name = field["name"]
         if same_name_key(name) in reserved:
             continue
-        if is_computed(field.get("metadata") or {}):  # a null for records without it would be refused
+        if is_computed(field.get("metadata") or {}) and same_name_key(name) not in said:
+            # A null for records without it would be refused.
             reserved.add(same_name_key(name))
             continue
         try:
