@@ -17,6 +17,7 @@ from tests.thread_mutants import FAILS, HANGS, MUTANTS, VARIABLE
 
 
 @pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.thorough
 def test_should_find_mutant(name: str) -> None:
     found_by = MUTANTS[name].found_by
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.thread_mutants", "-p", "no:cacheprovider"]

@@ -51,6 +51,7 @@ def test_should_not_hold_more_of_a_range_than_is_stated(monkeypatch: pytest.Monk
     assert whole_batches({}) == set()
 
 
+@pytest.mark.thorough
 def test_should_take_memory_for_a_batch_not_for_all_that_fails_in_it() -> None:
     def tell(count: int) -> int:
         return peak_bytes(lambda: list(told(f for i in range(count) for f in failing(1, range(i, i + 1)))))

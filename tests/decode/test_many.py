@@ -35,6 +35,7 @@ def test_should_take_bounded_memory_for_two_million_empty_entries(batches: Batch
     assert peak < 96 * MIB
 
 
+@pytest.mark.thorough
 def test_should_take_bounded_memory_for_very_many_bad_entries(batches: Batches) -> None:
     descriptor = batches.put(1, [b""] * 400_000, compression="zstd")
     found: list[tuple[int, int]] = []

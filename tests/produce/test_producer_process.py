@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+import pytest
 
 from buffer.codec.batch import decode_batch
 from buffer.queue import QueueConsumer
@@ -91,6 +92,7 @@ def test_should_not_hold_up_the_exit_when_the_store_hangs(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.thorough
 def test_should_keep_memory_flat_over_ten_thousand_flushes() -> None:
     store = open_store("memory://")
     consumer = QueueConsumer(store, "ingest/manifest", ManualClock())

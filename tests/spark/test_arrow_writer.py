@@ -98,6 +98,7 @@ def test_should_hold_what_spark_would_write(spark: SparkSession, tmp_path: Path)
     assert Txn.from_note(found.userMetadata) == Txn(APP, 0, 0, 1)
 
 
+@pytest.mark.thorough
 def test_should_let_spark_skip_files_and_keep_house(spark: SparkSession, table: Path) -> None:
     properties = {"delta.enableChangeDataFeed": "true"}
     into = target(spark, table, partition_by=["part"], properties=properties)
@@ -130,6 +131,7 @@ def test_should_let_spark_skip_files_and_keep_house(spark: SparkSession, table: 
     assert read(spark, table).count() == 30
 
 
+@pytest.mark.thorough
 def test_should_leave_row_ids_and_times_to_the_transaction(spark: SparkSession, table: Path) -> None:
     properties = {
         "delta.enableRowTracking": "true",
@@ -270,6 +272,7 @@ def test_should_load_the_same_with_sparks_writer(spark: SparkSession, tmp_path: 
         assert set(by_arrow(name)) == {writer == "arrow"}
 
 
+@pytest.mark.thorough
 def test_should_write_through_a_partition_that_is_a_link(spark: SparkSession, tmp_path: Path, table: Path) -> None:
     """As Spark's own writer does: no good row may become a dead letter for where a folder is."""
     spark.sql(f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING) USING delta PARTITIONED BY (part)")

@@ -10,12 +10,15 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from buffer.inspect.status import read_manifest
 from buffer.store.open import open_store
 from buffer_delta.delta.txn import Txn
 from tests.nets import HANGS_S
 
 
+@pytest.mark.thorough
 def test_should_have_every_event_exactly_once_after_a_kill_in_the_middle_of_a_commit(tmp_path: Path) -> None:
     command = [
         *(Path(sys.executable).with_name("buffer-delta"), "demo", "--folder", tmp_path / "demo"),

@@ -131,6 +131,7 @@ def test_should_cost_one_pass_and_follow_every_change_of_the_tables(
     tables.check()
 
 
+@pytest.mark.thorough
 def test_should_try_without_writing_where_the_table_that_was_guessed_has_changed(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +195,7 @@ def test_should_commit_nothing_where_the_files_hold_fewer_rows_than_were_counted
     tables.check()
 
 
+@pytest.mark.thorough
 def test_should_commit_from_a_thread_that_ran_no_query(spark: SparkSession, tmp_path: Path) -> None:
     """Delta asks the thread for its session, which only queries set. More ranges than the log is held for."""
     tables = Tables(spark, tmp_path, "auto")

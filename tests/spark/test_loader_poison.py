@@ -112,7 +112,7 @@ def test_should_divert_what_a_table_forbids_in_a_column_that_it_spells_otherwise
 
 
 @pytest.mark.usefixtures("ruled")
-@pytest.mark.parametrize("dead_letters", [True, False])
+@pytest.mark.parametrize("dead_letters", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_should_set_a_batch_aside_whole_of_which_very_many_entries_break_a_rule(
     spark: SparkSession,
     tmp_path: Path,
@@ -175,7 +175,7 @@ def test_should_refuse_to_finish_a_range_under_other_rules(
     assert sorted(letters(spark, tmp_path)) == [(0, n) for n in OUTLAWS]
 
 
-@pytest.mark.parametrize("fatal", [b"raise", b"exit"])
+@pytest.mark.parametrize("fatal", [pytest.param(b"raise", marks=pytest.mark.thorough), b"exit"])
 def test_should_isolate_entries_that_break_the_parser(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], fatal: bytes
 ) -> None:
@@ -194,7 +194,7 @@ def test_should_isolate_entries_that_break_the_parser(
 @pytest.mark.parametrize(
     ("transform", "bad", "reason"),
     [
-        (with_number, b"Connection refused", "CAST_INVALID_INPUT"),
+        pytest.param(with_number, b"Connection refused", "CAST_INVALID_INPUT", marks=pytest.mark.thorough),
         pytest.param(
             *(with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"), marks=pytest.mark.thorough
         ),
@@ -259,6 +259,7 @@ def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
     assert [len(entry) for entry in decode_batch(kept.read_bytes())] == [1, large, 1]
 
 
+@pytest.mark.thorough
 def test_should_name_an_entry_that_only_the_table_refuses(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -277,6 +278,7 @@ def test_should_name_an_entry_that_only_the_table_refuses(
     assert ids(spark, tmp_path / "table") == [1, 2, 3, 5]
 
 
+@pytest.mark.thorough
 def test_should_create_a_partition_column_that_no_record_of_the_first_range_has(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -322,7 +324,7 @@ def test_should_get_past_columns_that_are_one_for_spark_and_locations_that_no_st
     assert (2, -1) in dead, "the location"
 
 
-@pytest.mark.parametrize("writer", ["spark", "arrow"])
+@pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.thorough), "arrow"])
 def test_should_load_columns_whose_names_have_a_meaning_in_sql(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
 ) -> None:

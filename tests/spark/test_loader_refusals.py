@@ -93,6 +93,7 @@ def test_should_refuse_another_app_id(queue: Path, load: Load) -> None:
     refused(queue, load, QueueBound, "one.*two", app_id="two")
 
 
+@pytest.mark.thorough
 def test_should_refuse_another_main_table_and_let_the_others_change(
     spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
 ) -> None:
@@ -252,6 +253,7 @@ def test_should_refuse_a_table_in_the_middle_of_the_plan(queue: Path, tmp_path: 
     assert Manifest.from_bytes((queue / MANIFEST).read_bytes()).first_sequence == 0
 
 
+@pytest.mark.thorough
 def test_should_go_on_after_an_old_ledger_was_put_back_and_adopted(
     spark: SparkSession, queue: Path, table: Path, tmp_path: Path, load: Load
 ) -> None:
@@ -307,7 +309,7 @@ def test_should_refuse_a_table_that_was_dropped_and_made_again(
     assert ids(spark, table) == list(range(20, 30))
 
 
-@pytest.mark.parametrize("how", ["RESTORE", "REPLACE"])
+@pytest.mark.parametrize("how", ["RESTORE", pytest.param("REPLACE", marks=pytest.mark.thorough)])
 def test_should_report_that_rows_were_taken_back(
     spark: SparkSession, queue: Path, table: Path, load: Load, how: str
 ) -> None:
@@ -330,6 +332,7 @@ def test_should_report_that_rows_were_taken_back(
     assert set(ids(spark, table)) >= set(range(20, 30))
 
 
+@pytest.mark.thorough
 def test_should_accept_once_that_rows_were_taken_back_from_a_table_that_seldom_gets_any(
     spark: SparkSession, queue: Path, table: Path, load: Load, tmp_path: Path
 ) -> None:
@@ -364,6 +367,7 @@ def running(spark: SparkSession, queue: Path, table: Path) -> Iterator[Loader]:
         yield loader
 
 
+@pytest.mark.thorough
 def test_should_notice_a_table_put_back_from_a_backup_while_it_runs(queue: Path, table: Path, running: Loader) -> None:
     shutil.rmtree(table)
     shutil.copytree(table.with_name("backup"), table)
@@ -372,6 +376,7 @@ def test_should_notice_a_table_put_back_from_a_backup_while_it_runs(queue: Path,
         running.run_once()
 
 
+@pytest.mark.thorough
 def test_should_notice_that_rows_were_taken_back_while_it_runs(
     spark: SparkSession, queue: Path, table: Path, running: Loader
 ) -> None:
@@ -381,7 +386,7 @@ def test_should_notice_that_rows_were_taken_back_while_it_runs(
         running.run_once()
 
 
-@pytest.mark.parametrize("how", ["RESTORE", "overwrite"])
+@pytest.mark.parametrize("how", [pytest.param("RESTORE", marks=pytest.mark.thorough), "overwrite"])
 def test_should_notice_that_rows_were_taken_back_while_a_range_was_decoded(
     spark: SparkSession, queue: Path, table: Path, load: Load, how: str
 ) -> None:

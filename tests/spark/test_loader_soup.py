@@ -18,7 +18,7 @@ from tests.spark.soups import KINDS, SOUPS, Soup, kind_of
 pytestmark = pytest.mark.spark
 
 BATCH = 2500
-SHORT = ("json", "evolving json", "csv", "avro")  # the others differ in their parsers, which have tests of their own
+SHORT = ("json", "evolving json")  # the others differ in their parsers, which have tests of their own
 LONG = 210  # bad ones of each format, each among a thousand good ones: 2,100 in all, among 2,100,000
 
 Place = tuple[int, int]
@@ -94,6 +94,7 @@ def test_should_load_a_soup_through_constraints_partitions_and_routes(
     assert judge(spark, soup, tables, tmp_path / "dead", evil) == good
 
 
+@pytest.mark.thorough
 def test_should_load_a_soup_of_text_that_breaks_its_parser(spark: SparkSession, tmp_path: Path) -> None:
     fatal = [b"raise", b"\xff", b"exit", b"raise again"]
     entries = [b"%d" % n for n in range(1000)]

@@ -109,7 +109,9 @@ def test_should_complete_the_other_tables_after_the_ledger_was_lost(
     "change",
     [
         {"route_by": lambda frame: frame["kind"]},
-        {"format": {"type": "json", "schema": "id BIGINT, kind STRING, more STRING"}},
+        pytest.param(
+            {"format": {"type": "json", "schema": "id BIGINT, kind STRING, more STRING"}}, marks=pytest.mark.thorough
+        ),
     ],
     ids=["routing", "schema"],
 )
@@ -149,7 +151,13 @@ def poisoned(tmp_path: Path, **more: Any) -> LoaderConfig:
     return LoaderConfig(**settings | more)
 
 
-@pytest.mark.parametrize("fmt", [{"type": "json", "schema": "id BIGINT"}, "json"], ids=["schema", "evolving"])
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        pytest.param({"type": "json", "schema": "id BIGINT"}, id="schema", marks=pytest.mark.thorough),
+        pytest.param("json", id="evolving"),
+    ],
+)
 def test_should_send_a_poison_batch_to_the_dead_letters(spark: SparkSession, tmp_path: Path, fmt: Any) -> None:
     config = poisoned(tmp_path, dead_letters=str(tmp_path / "dead"), format=fmt)
     progress = Loader(spark, config).run(available_now=True)
@@ -191,6 +199,7 @@ def test_should_leave_out_what_an_operator_gave_up(spark: SparkSession, tmp_path
     assert ids(spark, tmp_path / "table") == [*range(20), *range(30, 40)]
 
 
+@pytest.mark.thorough
 def test_should_route_by_a_field_that_no_record_of_a_range_has(spark: SparkSession, tmp_path: Path) -> None:
     config = LoaderConfig(
         store=str(tmp_path / "queue"),
@@ -208,6 +217,7 @@ def test_should_route_by_a_field_that_no_record_of_a_range_has(spark: SparkSessi
     assert ids(spark, tmp_path / "a") == [3]
 
 
+@pytest.mark.thorough
 def test_should_not_give_up_batches_that_only_the_executors_cannot_see(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(2))
     config = LoaderConfig(
@@ -292,6 +302,7 @@ def test_should_load_names_that_differ_only_in_case_or_are_its_own(spark: SparkS
     assert rows_of(spark, tmp_path / "dead", "_index", "bytes") == [{"_index": 3, "bytes": b"bad"}]
 
 
+@pytest.mark.thorough
 def test_should_keep_a_column_that_is_named_like_the_route(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", [[b'{"id": 1, "_route": "a"}', b'{"id": 2, "_route": "b"}']])
     config = LoaderConfig(
@@ -307,6 +318,7 @@ def test_should_keep_a_column_that_is_named_like_the_route(spark: SparkSession, 
     assert rows_of(spark, tmp_path / "table", "id", "_route") == [{"id": 2, "_route": "b"}]
 
 
+@pytest.mark.thorough
 def test_should_keep_the_whole_of_a_large_batch_that_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(2))
     damaged = b"no batch" * (BYTES_MAX // 8) + b"the end"

@@ -67,9 +67,9 @@ def test_should_parse_a_range_once_that_brings_nothing_new(
 @pytest.mark.parametrize(
     ("record", "row"),
     [
-        ({"id": 3, "b": 1.5}, {"id": 3, "b": 1.5}),
+        pytest.param({"id": 3, "b": 1.5}, {"id": 3, "b": 1.5}, marks=pytest.mark.thorough),
         ({"id": 3, "s": {"t": "deep", "u": 1}}, {"id": 3, "s": {"t": "deep", "u": 1}}),
-        ({"id": 3, "n": "x"}, {"id": 3, "_rescued_data": '{"n":"x"}'}),
+        pytest.param({"id": 3, "n": "x"}, {"id": 3, "_rescued_data": '{"n":"x"}'}, marks=pytest.mark.thorough),
         (b'{"id": 3, "a": "x", "a": "y"}', None),
     ],
 )
@@ -98,6 +98,7 @@ def test_should_try_the_first_range_of_a_new_loader_too(
     again.loader.close()
 
 
+@pytest.mark.thorough
 def test_should_keep_dead_letters_out_of_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

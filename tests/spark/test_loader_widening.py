@@ -74,6 +74,7 @@ def test_should_widen_a_column_that_meets_a_fraction_where_the_table_allows_it(
     assert found.rows()[-1].n == Decimal(LARGEST)
 
 
+@pytest.mark.thorough
 def test_should_rescue_where_delta_would_refuse_the_wider_type(spark: SparkSession, tmp_path: Path) -> None:
     """By the table's switch, by a CHECK that names the column, or because a route is computed from it."""
     off = Widening(spark, tmp_path / "off")
@@ -90,7 +91,9 @@ def test_should_rescue_where_delta_would_refuse_the_wider_type(spark: SparkSessi
     assert not (tmp_path / "checked" / "dead").exists(), "nothing is wrong with the record"
 
 
-@pytest.mark.parametrize("form", ["json", {"type": "json", "schema": "n BIGINT, i INT"}])
+@pytest.mark.parametrize(
+    "form", [pytest.param("json", marks=pytest.mark.thorough), {"type": "json", "schema": "n BIGINT, i INT"}]
+)
 def test_should_finish_a_range_whose_table_was_altered_under_it(spark: SparkSession, tmp_path: Path, form: Any) -> None:
     """The rows are written when the column gets a wider type: the commit conflicts, and they are written once more."""
     found = Widening(spark, tmp_path, format=form, merge_schema=True)

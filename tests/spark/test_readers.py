@@ -138,6 +138,7 @@ def test_should_skip_files_and_find_all_rows(
     assert len(list(kept)) == files, "delta-rs skips by the statistics of the log, too"
 
 
+@pytest.mark.thorough
 def test_should_be_deleted_from_and_compacted_by_others(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     source = spark.read.format("delta").load(str(table))

@@ -195,6 +195,7 @@ def test_should_refuse_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
         check_delta(object())  # type: ignore[arg-type]  # a Connect session has no more of a JVM than this
 
 
+@pytest.mark.thorough
 def test_should_say_what_a_session_without_delta_lacks() -> None:
     """In a process of its own: here a session with Delta runs."""
     script = """

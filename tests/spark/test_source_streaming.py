@@ -89,6 +89,7 @@ def test_should_follow_a_queue_and_ack_while_idle(spark: SparkSession, job: Job)
     assert_exactly_once(spark, job.table, 30)
 
 
+@pytest.mark.thorough
 def test_should_say_that_another_query_took_over(spark: SparkSession, job: Job, tmp_path: Path) -> None:
     produce(job.store, numbered(1))
     first = job.start(processingTime="100 milliseconds")
@@ -113,6 +114,7 @@ def test_should_refuse_the_queue_of_a_loader(spark: SparkSession, job: Job, tmp_
         job.run()
 
 
+@pytest.mark.thorough
 def test_should_stop_with_numbers_when_checkpoint_and_queue_do_not_fit(spark: SparkSession, job: Job) -> None:
     produce(job.store, numbered(2))
     job.run()

@@ -361,6 +361,7 @@ def test_should_run_a_numbered_job_once(spark: SparkSession, store: Path) -> Non
         write(frame, store, client_id="nightly")
 
 
+@pytest.mark.thorough
 def test_should_stream_from_queue_to_queue_and_replay_a_range_that_was_appended(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_should_run_the_streaming_job_twice(
     assert_exactly_once(spark, tmp_path / "tables" / "events", 40)
 
 
+@pytest.mark.thorough
 def test_should_load_with_spark_submit(tmp_path: Path, spark: SparkSession) -> None:
     fill(tmp_path / "queue", *numbered(2))
     submit = Path(sys.executable).with_name("spark-submit")
@@ -97,12 +98,14 @@ def run_notebook(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
+@pytest.mark.thorough
 def test_should_watch_a_queue_beside_its_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_notebook("watch.ipynb", tmp_path, monkeypatch)
     kinds = [kind for output in shown for kind in output.get("data", {})]
     assert kinds.count("image/png") == 1
 
 
+@pytest.mark.thorough
 def test_should_run_the_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run_notebook("explore.ipynb", tmp_path, monkeypatch)
     kinds = [kind for output in shown for kind in output.get("data", {})]

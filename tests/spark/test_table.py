@@ -158,6 +158,7 @@ def test_should_see_a_commit_of_another_process_at_once(spark: SparkSession, tar
     assert append(target, rows(spark), 9).skipped
 
 
+@pytest.mark.thorough
 def test_should_notice_that_the_log_was_put_back_and_went_on_elsewhere(
     spark: SparkSession, target: DeltaTarget, tmp_path: Path
 ) -> None:
@@ -569,6 +570,7 @@ def test_should_not_load_into_a_table_that_somebody_else_created_and_moved(
     assert position(target) == 4
 
 
+@pytest.mark.thorough
 def test_should_leave_an_overwrite_of_some_partitions_to_the_user(spark: SparkSession, tmp_path: Path) -> None:
     target = DeltaTarget(spark, str(tmp_path / "table"), partition_by=["part"])
     frame = spark.range(0, 4, 1, 1).selectExpr("id", "id % 2 AS part")
@@ -636,6 +638,7 @@ def test_should_widen_numbers_to_the_table(spark: SparkSession, tmp_path: Path, 
         spark.sql(f"DROP TABLE {name}")
 
 
+@pytest.mark.thorough
 def test_should_show_new_rows_to_whoever_has_cached_the_table(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark, 3), 0)
     cached = spark.read.format("delta").load(target.name).cache()

@@ -59,6 +59,7 @@ def test_should_not_commit_again_within_the_interval_unless_a_range_is_full(
     assert_exactly_once(spark, tmp_path / "table", 70)
 
 
+@pytest.mark.thorough
 def test_should_make_checkpoints_beside_the_commits_and_leave_none_out(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(7))
     table = tmp_path / "table"
