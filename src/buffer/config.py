@@ -83,12 +83,13 @@ class Config:
 
     @classmethod
     def _check_keys(cls, values: Mapping[str, Any]) -> None:
+        names = cls.setting_names()
         for key in values:
-            if key not in cls.setting_names():
-                near = difflib.get_close_matches(str(key), cls.setting_names(), n=1)
+            if key not in names:
+                near = difflib.get_close_matches(str(key), names, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise InvalidConfig(  # without its value: a key of a store may stand here by mistake
-                    f"{cls.__name__} has no setting {key!r}{hint} Allowed: {', '.join(cls.setting_names())}",
+                    f"{cls.__name__} has no setting {key!r}{hint} Allowed: {', '.join(names)}",
                     key=str(key),
                 )
 

@@ -97,6 +97,10 @@ class Batch:
         return Phase.DELAYED if self.lease is None else Phase.LEASED
 
 
+_UNTOLD = {f.name: f.default for f in dataclasses.fields(Batch)}
+"""What a ledger leaves out of a batch."""
+
+
 FRESH = Batch()
 
 
@@ -197,10 +201,10 @@ def _in_runs(batches: Mapping[int, Batch]) -> list[tuple[int, int, Batch]]:
 
 def _batch_json(batch: Batch) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for f in dataclasses.fields(batch):
-        value = getattr(batch, f.name)
-        if value != f.default:
-            values[f.name] = [list(run) for run in value] if f.name == "owed" else value
+    for name, default in _UNTOLD.items():
+        value = getattr(batch, name)
+        if value != default:
+            values[name] = [list(run) for run in value] if name == "owed" else value
     return values
 
 
@@ -255,8 +259,7 @@ def _batches(value: list[Any]) -> dict[int, Batch]:
 
 
 def _batch(name: str, value: dict[str, Any]) -> Batch:
-    defaults = {f.name: f.default for f in dataclasses.fields(Batch)}
-    fields = Fields(f"{name}.", {**defaults, **value}, defaults.keys())
+    fields = Fields(f"{name}.", {**_UNTOLD, **value}, _UNTOLD.keys())
     owed = fields.take("owed", list, None)
     batch = Batch(
         count=fields.count("count"),

@@ -325,7 +325,7 @@ def _small_settings(traces: bool) -> dict[str, str]:
         # Delta's 50 and Spark's 200 make a small commit take seconds, nearly all of it empty tasks.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.sql.shuffle.partitions": "2",
-        # VACUUM spreads what it has listed over as many tasks as this, whatever there is: 10,000, a minute of two cores.
+        # VACUUM spreads what it has listed over as many tasks as this, and the default is 10,000: a minute of 2 cores.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.ui.enabled": "false",
         # Kept even without the UI, up to 1,000 of each: a loader that runs for days would fill the heap with them.
