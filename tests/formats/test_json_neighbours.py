@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from buffer_delta.formats import JsonFormat
+from buffer_delta.formats.json.fast import read
+from buffer_delta.formats.json.stray import has_stray
+from buffer_delta.formats.schemas import arrow_schema
 from tests.formats.format_support import by_entry, parse
 
 NO_NUMBER = '{"id": 1.5}'
@@ -83,6 +88,49 @@ def alone_and_beside(form: JsonFormat, record: str) -> list[Any]:
 def test_should_do_the_same_with_a_record_whatever_its_neighbours(record: str, columns: str, unknown: str) -> None:
     alone, beside = alone_and_beside(JsonFormat(f"id BIGINT{columns}", unknown_fields=unknown), record)
     assert alone == beside
+
+
+FIELDS = st.lists(
+    st.sampled_from(
+        [
+            '"id": 1',
+            '"id":null',
+            '"t" : "a:b"',
+            r'"t": "\":"',
+            '"t": "x\\": n"',
+            '"s": {"a": 1}',
+            '"s": {"a": null}',
+            '"s": {"a": 1, "b": 2}',
+            '"l": [{"a": 1}, null, {}]',
+            '"l": [{"a": 1, "b": 1}]',
+            '"u": 1',
+            '"u":  null',
+            '"u": {"v": 1}',
+        ]
+    ),
+    max_size=4,
+    unique_by=lambda field: field[1],
+).map(lambda fields: "{" + ", ".join(fields) + "}")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(FIELDS, min_size=1, max_size=6))
+def test_should_find_the_same_strays_in_many_records_as_in_each_alone(records: list[str]) -> None:
+    schema = arrow_schema("id BIGINT, t STRING, s STRUCT<a: BIGINT>, l ARRAY<STRUCT<a: BIGINT>>")
+
+    def strays(some: list[str]) -> list[bool]:
+        entries = pa.array([record.encode() for record in some], pa.binary())
+        table = read(entries, schema).table
+        assert table is not None
+        found: list[bool] = has_stray(entries, table).tolist()
+        return found
+
+    assert strays(records) == [strays([record])[0] for record in records]
+    for record, is_stray in zip(records, strays(records), strict=True):
+        found = json.loads(record)
+        inner = [found.get("s") or {}, *(one or {} for one in found.get("l", []))]
+        is_over = found.get("u") is not None or any("b" in one for one in inner)
+        assert is_stray or not is_over  # it may look at too many, never at too few
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,15 @@ def offsets_of(entries: pa.BinaryArray) -> npt.NDArray[np.int32]:
     return np.frombuffer(entries.buffers()[1], np.int32)[entries.offset : entries.offset + len(entries) + 1]
 
 
+def bytes_of(entries: pa.BinaryArray) -> npt.NDArray[np.uint8]:
+    """The bytes of all entries, one after the other. No copy."""
+    values = entries.buffers()[2] if len(entries) else None
+    if values is None:
+        return np.zeros(0, np.uint8)
+    offsets = offsets_of(entries)
+    return np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
+
+
 def chunks(
     entries: pa.BinaryArray, max_bytes: int, max_rows: int, extra: Indices | None = None
 ) -> Iterator[tuple[int, pa.BinaryArray]]:
@@ -45,6 +54,8 @@ def chunks(
 
 def invalid_utf8(entries: pa.BinaryArray) -> list[tuple[int, str]]:
     """The entries that are not UTF-8, and what is wrong. One fast pass where all of them are."""
+    if bytes_of(entries).max(initial=0) < 0x80:  # ASCII
+        return []
     try:
         entries.cast(pa.string())
     except pa.ArrowInvalid:

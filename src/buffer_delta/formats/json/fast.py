@@ -54,7 +54,7 @@ def suspects(entries: pa.BinaryArray) -> Indices:
     data = np.frombuffer(values, np.uint8)
     marked = ~_framed(data, begins, ends)
     region = data[offsets[0] : offsets[-1]]
-    if not region.all():  # a zero byte is never JSON, and ends the text for the parser
+    if region.min() == 0:  # a zero byte is never JSON, and ends the text for the parser
         marked[np.searchsorted(ends, np.flatnonzero(region == 0) + offsets[0], side="right")] = True
     # An entry that is framed ends with a `}`: where there are no others, none is closed early.
     if marked.any() or np.count_nonzero(region == ord("}")) != len(entries):
@@ -71,6 +71,8 @@ def _framed(
     """Which entries begin with `{` and end with `}`, blanks aside."""
     first, last = begins.copy(), ends - 1
     top = len(data) - 1
+    if (last > first).all() and (data[first] == ord("{")).all() and (data[last] == ord("}")).all():
+        return np.ones(len(ends), bool)
     for _ in range(_BLANKS_MAX):
         blank = _WHITESPACE[data[np.clip(last, 0, top)]] & (last > first)
         if not blank.any():
@@ -325,7 +327,8 @@ def _rows_where(
     column: pa.Array, kind: pa.DataType, test: Callable[[Any, pa.DataType], npt.NDArray[np.bool_]]
 ) -> npt.NDArray[np.bool_] | None:
     if pa.types.is_floating(kind):
-        marks = test(column.fill_null(1.0).to_numpy(zero_copy_only=False), kind)
+        values = column.fill_null(1.0) if column.null_count else column
+        marks = test(values.to_numpy(zero_copy_only=False), kind)
         return marks if marks.any() else None
     if pa.types.is_struct(kind):
         parts = zip(column.flatten(), kind, strict=True)

@@ -10,49 +10,71 @@ the fields that are written in a record are counted from its bytes, and those th
 
 `arrived` is at most `written`. Where they are equal, no field with a value was passed over. Where they are not, the
 record is looked at singly. A name that is there twice is one too many as well, unless both are null.
+
+No record can make up for another one. So where as many fields arrived of all records together as were written, or even
+as there are colons, this holds for each of them, and nobody has to count by record.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from buffer_delta.formats.entries import Indices, offsets_of
+from buffer_delta.formats.entries import Indices, bytes_of, offsets_of
+
+_COLON = 0x3A
 
 
 def has_stray(entries: pa.BinaryArray, table: pa.Table) -> npt.NDArray[np.bool_]:
     """Which entries may have fields that are not in the table, which the parser made of them, a row for each."""
+    parts = list(_parts(table))
+    total = sum(int(part.sum()) if isinstance(part, np.ndarray) else part * len(entries) for part in parts)
+    offsets, region = offsets_of(entries), bytes_of(entries)
+    found = np.zeros(len(entries), bool)
+    if np.count_nonzero(region == _COLON) == total:
+        return found
+    colons = _field_colons(region)
+    if len(colons) == total:
+        return found
+    filled = colons[~_is_null(region, colons)]
+    if len(filled) == total:
+        return found
     arrived = np.zeros(len(entries), np.int64)
-    for column in table.columns:
-        for chunk in column.chunks:  # one, as long as the table
-            arrived += _valid(chunk)
-            inside = _inside(chunk)
-            if inside is not None:
-                arrived += inside
-    found: npt.NDArray[np.bool_] = written(entries) != arrived
-    if found.any():  # nulls cost time: look for them only where it matters
-        rows = np.flatnonzero(found)
-        found[rows] = written(entries.take(pa.array(rows)), nulls=False) != arrived[rows]
+    for part in parts:
+        arrived += part
+    found |= counts_in(filled, offsets) != arrived
     return found
 
 
-def written(entries: pa.BinaryArray, *, nulls: bool = True) -> Indices:
-    """How many fields each entry has, or a few more; with those that are null, or without them."""
-    offsets = offsets_of(entries)
-    values = entries.buffers()[2] if len(entries) else None
-    if values is None:
-        return np.zeros(len(entries), np.int64)
-    region = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
-    colons = np.flatnonzero(region[:-1] == 0x3A)  # the last byte is no colon: `}`, or a blank
+def _parts(table: pa.Table) -> Iterator[npt.NDArray[Any] | int]:
+    """How many fields of each row arrived, in parts to be added up; a number: as many of every row."""
+    for column in table.columns:
+        for chunk in column.chunks:  # one, as long as the table
+            yield _valid(chunk)
+            inside = _inside(chunk)
+            if inside is not None:
+                yield inside
+
+
+def _field_colons(region: npt.NDArray[np.uint8]) -> Indices:
+    """The colons after a name, and perhaps a few inside of strings."""
+    colons = np.flatnonzero(region[:-1] == _COLON)  # the last byte is no colon: `}`, or a blank
     before = region[np.maximum(colons, 1) - 1]
-    colons = colons[(before == 0x22) | (before <= 0x20)]  # the quote that ends the name, or blanks after it
-    if not nulls:
-        after = region[colons + 1]
-        blank = after == 0x20
-        after[blank] = region[np.minimum(colons[blank] + 2, len(region) - 1)]
-        colons = colons[after != 0x6E]
-    return counts_in(colons, offsets)
+    found: Indices = colons[(before == 0x22) | (before <= 0x20)]  # the quote that ends the name, or blanks after it
+    return found
+
+
+def _is_null(region: npt.NDArray[np.uint8], colons: Indices) -> npt.NDArray[np.bool_]:
+    """Which of them have a `null` after them, as far as one blank at most lets see it."""
+    after = region[colons + 1]
+    blank = after == 0x20
+    after[blank] = region[np.minimum(colons[blank] + 2, len(region) - 1)]
+    found: npt.NDArray[np.bool_] = after == 0x6E
+    return found
 
 
 def counts_in(places: Indices, offsets: npt.NDArray[np.int32]) -> Indices:
