@@ -178,7 +178,7 @@ class FetchHandle:
 
     def _read(self, location: str) -> bytes:
         if isinstance(self.store, CanGetBounded):
-            return self.store.get_bounded(location, stored_bytes_max(self.max_batch_bytes)).data
+            return self.store.get_bounded(location, stored_bytes_max(self.max_batch_bytes))
         return self.store.get(location).data
 
     def _timed(self, read: Callable[[], T]) -> T:

@@ -86,8 +86,11 @@ class CanGet(Protocol):
 class CanGetBounded(Protocol):
     """What a store may offer beside `Store`; ours do. A reader falls back on `get` where it is missing."""
 
-    def get_bounded(self, location: str, max_bytes: int) -> Object:
-        """The whole object, its size checked before a byte is read. Raises ObjectNotFound, ObjectTooLarge."""
+    def get_bounded(self, location: str, max_bytes: int) -> bytes:
+        """The whole object, its size checked before a byte is read. Raises ObjectNotFound, ObjectTooLarge.
+
+        Without its version: this is for objects that are written once, and telling it may cost a look at every byte.
+        """
         ...
 
 

@@ -33,7 +33,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from buffer.clock import SystemClock
 from buffer.errors import InvalidInput, ObjectNotFound, StorageError, StoreUnusable
 from buffer.store.base import (
     STATE_BYTES_MAX,
@@ -72,7 +71,6 @@ _Failures: TypeAlias = list[DeleteFailure]  # inside the class, `list` is a meth
 
 _NO_OBJECT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _UNUSABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ELOOP})
-_clock = SystemClock()
 
 
 class LocalStore:
@@ -100,10 +98,10 @@ class LocalStore:
 
     def get(self, location: str) -> Object:
         """As the protocol says. The cause of ObjectNotFound tells whether a folder has that name."""
-        return self._read(self._path(location), STATE_BYTES_MAX)
+        return self._read(self._path(location))
 
-    def get_bounded(self, location: str, max_bytes: int) -> Object:
-        return self._read(self._path(location), max_bytes)
+    def get_bounded(self, location: str, max_bytes: int) -> bytes:
+        return self._read_bytes(self._path(location), max_bytes)[0]
 
     def get_range(self, location: str, start: int, length: int) -> bytes:
         with self._opened(self._path(location)) as file:
@@ -115,7 +113,7 @@ class LocalStore:
         path = self._path(location)
         if path not in self._unsettled and self._stamps.prove(path, version):
             return None
-        found = self._read(path, STATE_BYTES_MAX)
+        found = self._read(path)
         return None if found.version == version else found
 
     def head(self, location: str) -> ObjectInfo:
@@ -173,17 +171,19 @@ class LocalStore:
 
     # Reading
 
-    def _read(self, path: Path, max_bytes: int) -> Object:
+    def _read(self, path: Path) -> Object:
+        data, status = self._read_bytes(path, STATE_BYTES_MAX)
+        self._stamps.remember(path, stamp_of(status), version := _version(data))
+        return Object(data, version)
+
+    def _read_bytes(self, path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
         if path in self._unsettled:
             self._write_anew(path)
         with self._opened(path) as file:
             status = os.fstat(file.fileno())
             if status.st_size > max_bytes:
                 raise too_large(self._location(path), self.url, status.st_size, max_bytes)
-            data = file.read()
-        version = _version(data)
-        self._stamps.remember(path, stamp_of(status), version)
-        return Object(data, version)
+            return file.read(), status
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[BinaryIO]:

@@ -116,10 +116,10 @@ class CloudStore:
         assert found is not None, "only a conditional get finds nothing new"
         return found
 
-    def get_bounded(self, location: str, max_bytes: int) -> Object:
+    def get_bounded(self, location: str, max_bytes: int) -> bytes:
         found = self._get(location, None, max_bytes)
         assert found is not None, "only a conditional get finds nothing new"
-        return found
+        return found.data
 
     def get_range(self, location: str, start: int, length: int) -> bytes:
         path = self._path(location)

@@ -177,7 +177,7 @@ def dead_letters_in(store: CanList, prefix: str) -> list[str]:
 def dead_letter_row(store: CanGet, location: str) -> pa.RecordBatch:
     """The row of the view `dead_letters` for one of them."""
     if isinstance(store, CanGetBounded):
-        data = store.get_bounded(location, stored_bytes_max(GIB)).data  # it may be as large as any batch
+        data = store.get_bounded(location, stored_bytes_max(GIB))  # it may be as large as any batch
     else:
         data = store.get(location).data
     row = [dead_letter_source(location), location, len(data), data]
