@@ -15,6 +15,7 @@ from pyspark import RDD
 from pyspark.serializers import CPickleSerializer
 
 from buffer_delta.decode.group import Group
+from buffer_delta.spark.workers import acknowledge, freeze_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,8 +29,10 @@ class _OnPartition:
     told: Told
 
     def __call__(self, groups: Iterable[Group]) -> Iterator[bytes]:
+        acknowledge()
         for group in groups:
             yield from self.told(group)
+        freeze_once()
 
 
 def gather(spark: SparkSession, told: Told, groups: Sequence[Group]) -> list[bytes]:

@@ -25,6 +25,7 @@ from buffer_delta.decode.rows import RowDecoder
 from buffer_delta.formats.base import Format
 from buffer_delta.spark.jobs import gather, payloads
 from buffer_delta.spark.schemas import spark_schema
+from buffer_delta.spark.workers import acknowledge, freeze_once
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,9 +113,11 @@ class OnWorker:
     task: Task
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        acknowledge()
         for batch in batches:
             for payload in batch.column(0):
                 yield from self.task(pickle.loads(payload.as_buffer()))
+        freeze_once()
 
 
 def run(spark: SparkSession, task: Task, groups: Sequence[Group], schema: pa.Schema) -> DataFrame:
