@@ -34,6 +34,7 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StructType
 
 from buffer_delta.delta.history import find_rewrite
+from buffer_delta.delta.java_names import kept
 from buffer_delta.delta.log_files import STORE_SETTINGS, LogFiles, OnDisk, ThroughSpark, local_folder
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.state import NO_TABLE, NOTHING, Rewrite, TableState
@@ -87,18 +88,22 @@ class Snapshot:
         """The action, as JSON."""
         return str(self.java.metadata().json())
 
+    @cached_property
+    def _said(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = json.loads(self.metadata)["metaData"]
+        return found
+
     @property
     def table_id(self) -> str:
-        return str(json.loads(self.metadata)["metaData"]["id"])
+        return str(self._said["id"])
 
     @property
     def columns(self) -> list[str]:
-        return [str(name) for name in self.java.schema().fieldNames()]
+        return [field["name"] for field in json.loads(self._said["schemaString"])["fields"]]
 
     @property
     def properties(self) -> dict[str, str]:
-        entries = self.java.metadata().configuration().toSeq()
-        return {str(entries.apply(i)._1()): str(entries.apply(i)._2()) for i in range(entries.size())}
+        return dict(self._said.get("configuration") or {})
 
     def facts(self) -> str:
         """Its protocol and its metadata, as JSON."""
@@ -136,12 +141,8 @@ class DeltaLog:
         self._spark = spark
         self._name = name
         self._path = path
-        self._class: Any = None
         self._log: Any = None
-        # Each step of a Java name is a call: looked up once.
-        self._for_table: Any = None
-        self._none: Any = spark._jvm.scala.Option.empty()
-        self._activate: Any = session_class(spark).setActiveSession
+        self._java = kept(spark, _Names)
         self._files: LogFiles | None = None
         """As of this look; a folder on the disk stays."""
         self._known: _Known | None = None
@@ -153,7 +154,7 @@ class DeltaLog:
 
     def _begin_look(self) -> bool:
         """Whether there is a log. Delta asks the thread for its session: queries set it, plain jobs do not."""
-        self._activate(self._spark._jsparkSession)
+        self._java.activate(self._spark._jsparkSession)
         self._heads.clear()
         self._log = self._open()
         if self._path is None or not isinstance(self._files, OnDisk):  # a name may be that of another place by now
@@ -164,11 +165,12 @@ class DeltaLog:
         """The table as it is in storage now, commits of other processes included. None: there is no table."""
         if not self._begin_look():
             return None
-        snapshot = Snapshot(self._log, self._log.update(False, self._none, self._none))
+        snapshot = Snapshot(self._log, self._log.update(False, self._java.none, self._java.none))
         if snapshot.version < 0:
             self._listed = None
             return None
-        self._listed = None if any(word in snapshot.facts() for word in _ELSEWHERE) else snapshot.version
+        facts = snapshot.facts()
+        self._listed = None if any(word in facts for word in _ELSEWHERE) else snapshot.version
         return snapshot
 
     def look(self, app_id: str) -> TableState:
@@ -215,8 +217,8 @@ class DeltaLog:
 
     @cached_property
     def _has_own_store(self) -> bool:
-        conf = self._spark.sparkContext.getConf()
-        return any(conf.get(name) for name in STORE_SETTINGS)
+        conf = self._spark.sparkContext._jsc.sc().conf()  # `getConf` would bring all of it here
+        return any(conf.get(name, "") for name in STORE_SETTINGS)
 
     def schema(self, snapshot: Snapshot) -> StructType:
         """The columns at this snapshot. Parsed again only if they are others than at the last call."""
@@ -238,7 +240,7 @@ class DeltaLog:
         """The next look reads the log anew. The JVM goes by names: it would not notice a version that was replaced."""
         self._known = self._listed = None
         if self._log is not None:
-            self._class.invalidateCache(self._spark._jsparkSession, self._log.dataPath())
+            self._delta_log.invalidate(self._spark._jsparkSession, self._log.dataPath())
 
     def find(self, txn: Txn, since: int, until: int) -> tuple[int, Mapping[str, Any]] | None:
         """The version of this very transaction after `since`, and its metrics; None if Delta skipped it."""
@@ -313,25 +315,41 @@ class DeltaLog:
 
     def _open(self) -> Any:
         """The JVM's log object; None if the catalog has no such table."""
-        if self._class is None:
-            self._class = self._find_class()
-            self._for_table = self._class.forTable
         session = self._spark._jsparkSession
         if self._path is not None:
-            return self._for_table(session, self._path)
+            return self._delta_log.for_table(session, self._path)
         try:
             try:
                 identifier = session.sessionState().sqlParser().parseTableIdentifier(self._name)
             except ParseException:  # three parts: another catalog, which only the general and slower way knows
                 return DeltaTable.forName(self._spark, self._name)._jdt.deltaLog()
-            return self._for_table(session, identifier)
+            return self._delta_log.for_table(session, identifier)
         except AnalysisException as error:
             if (error.getCondition() or "").startswith(_NO_TABLE):
                 return None
             raise
 
-    def _find_class(self) -> Any:
-        jvm = self._spark._jvm
+    @property
+    def _delta_log(self) -> _LogClass:
+        """Delta's class of logs. Raises SparkUnusable if this session has none."""
+        return kept(self._spark, _LogClass)
+
+
+class _Names:
+    """What looks need of the JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.none: Any = spark._jvm.scala.Option.empty()
+        self.activate: Any = session_class(spark).setActiveSession
+
+
+class _LogClass:
+    def __init__(self, spark: SparkSession) -> None:
+        found = self._find(spark._jvm)
+        self.for_table, self.invalidate = found.forTable, found.invalidateCache
+
+    @staticmethod
+    def _find(jvm: Any) -> Any:
         loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
         for name in _CLASSES:
             try:

@@ -302,7 +302,7 @@ class SparkWork:
 
     def _tried_alone(self, part: Group, seen: See) -> Rows | None:
         """The rows of the only table, if trying has shown that it has all columns for them. None: nobody knows."""
-        if self._config.transform is not None or self._main.last_sink() is None:
+        if self._config.transform is not None or not self._format.evolving or self._main.last_sink() is None:
             return None
         found = self._tried(part, seen)
         return found[self._config.table] if found is not None else None

@@ -38,12 +38,13 @@ from buffer_delta.delta.columns import fitted
 from buffer_delta.delta.commit_file import append_actions, location_of, put_commit, why_not_trusted
 from buffer_delta.delta.commit_file import why_not as why_not_put
 from buffer_delta.delta.file_rules import FileRules
+from buffer_delta.delta.java_names import kept
 from buffer_delta.delta.log import Snapshot
 from buffer_delta.delta.preflight import is_s3, puts_blindly
 from buffer_delta.delta.sink import FileSink, WrittenFiles
 from buffer_delta.delta.table_store import NoStore, TableStore, table_store
 from buffer_delta.delta.txn import Txn
-from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Written
+from buffer_delta.delta.writers.base import Prepared, Staged, StagingWriter, Unfit, Written
 from buffer_delta.delta.writers.checksum import Checksums
 from buffer_delta.delta.writers.transaction import Begun, Transactions
 
@@ -56,13 +57,6 @@ log = logging.getLogger(__name__)
 _METRICS = ("numFiles", "numOutputRows", "numOutputBytes")
 _SIZE_PROPERTY = "delta.targetFileSize"
 _STORE_SETTINGS = r"^(fs\.(s3a|azure|gs|defaultFS)|google\.cloud|hadoop\.security\.credential).*"
-
-
-@dataclass(frozen=True)
-class Unfit:
-    """Why Arrow does not write this table, or these rows."""
-
-    reason: str
 
 
 class ArrowWriter:
@@ -82,8 +76,8 @@ class ArrowWriter:
         """Stores that have shown the table's log."""
         self._tried: list[tuple[TableStore, str | None]] = []
         """Stores that were asked whether they keep their word, and why not."""
-        self._nothing = spark.createDataFrame([], "nothing INT")
-        self._java = _JavaNames(spark)
+        self._nothing = spark.range(0)
+        self._java = _Java(spark)
         self._checksums = Checksums(spark)
         self._last: tuple[StructType, FileSink, int] | None = None
 
@@ -261,21 +255,28 @@ def _seen(snapshot: Snapshot) -> tuple[str, str]:
     return str(snapshot.java.protocol().json()), snapshot.metadata
 
 
-class _JavaNames:
-    """What a commit needs of the JVM. Each step of a name is a call, so they are looked up once."""
+class _Names:
+    """What commits need of the JVM."""
 
     def __init__(self, spark: SparkSession) -> None:
         jvm: Any = spark._jvm
         python = jvm.org.apache.spark.api.python.PythonUtils
         self.to_seq = python.toSeq
+        self.to_map = python.toScalaMap
         self.action_of = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$").fromJson
         self.auto_compact = getattr(getattr(jvm.org.apache.spark.sql.delta.hooks, "AutoCompact$"), "MODULE$")
-        metric, context = (
-            jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric,
-            spark.sparkContext._jsc.sc(),
-        )
-        self._metrics = {name: metric(context, name) for name in _METRICS}
-        self._metrics_map = python.toScalaMap(self._metrics)
+        self.metric = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        self.context = spark.sparkContext._jsc.sc()
+
+
+class _Java:
+    """The same for one table, with metrics of its own."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        names = kept(spark, _Names)
+        self.to_seq, self.action_of, self.auto_compact = names.to_seq, names.action_of, names.auto_compact
+        self._metrics = {name: names.metric(names.context, name) for name in _METRICS}
+        self._metrics_map = names.to_map(self._metrics)
 
     def metrics(self, counts: Mapping[str, int]) -> Any:
         """For DESCRIBE HISTORY, as a commit takes them. They are the same objects for every commit, and each reads them
@@ -334,7 +335,7 @@ class _ArrowStaged:
 
     begun: Begun
     files: WrittenFiles
-    java: _JavaNames
+    java: _Java
     own: OwnCommit | None = None
     checksums: Checksums | None = None
     """None: Delta puts that of the new version."""

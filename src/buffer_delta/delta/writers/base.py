@@ -132,6 +132,13 @@ class Written:
     bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a writer does not write this table, or these rows."""
+
+    reason: str
+
+
 class Writer(Protocol):
     @property
     def casts(self) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 
 from buffer.errors import StorageError
+from buffer_delta.delta.java_names import kept
 from buffer_delta.delta.table_store import TableStore
 from buffer_delta.delta.writers.transaction import Begun
 
@@ -36,24 +37,29 @@ _SETTINGS = (
 """As long as both are as Delta has them, true."""
 
 
+class _Names:
+    def __init__(self, spark: SparkSession) -> None:
+        delta: Any = spark._jvm.org.apache.spark.sql.delta
+        try:
+            self.hook = getattr(getattr(delta.hooks, "ChecksumHook$"), "MODULE$")
+            self.to_json: Any = getattr(getattr(delta.util, "JsonUtils$"), "MODULE$").mapper().writeValueAsString
+        except (Py4JError, TypeError):  # no such class
+            self.hook = None
+
+
 class Checksums:
     """Puts checksums, where that is known to be right."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        delta: Any = spark._jvm.org.apache.spark.sql.delta
-        try:
-            self._hook = getattr(getattr(delta.hooks, "ChecksumHook$"), "MODULE$")
-            self._to_json: Any = getattr(getattr(delta.util, "JsonUtils$"), "MODULE$").mapper().writeValueAsString
-        except (Py4JError, TypeError):  # no such class
-            self._hook = None
+        self._java = kept(spark, _Names)
 
     def take_over(self, begun: Begun) -> bool:
         """Take Delta's own step out of a transaction; False: it stays in."""
         conf = self._spark.conf
-        if self._hook is None or not all(str(conf.get(name, "true")).lower() == "true" for name in _SETTINGS):
+        if self._java.hook is None or not all(str(conf.get(name, "true")).lower() == "true" for name in _SETTINGS):
             return False
-        begun.hooks.subtractOne(self._hook)
+        begun.hooks.subtractOne(self._java.hook)
         return True
 
     def put(self, begun: Begun, version: int, table: TableStore) -> None:
@@ -62,7 +68,10 @@ class Checksums:
             snapshot = begun.log.unsafeVolatileSnapshot()
             if int(snapshot.version()) != version:
                 return
-            told = {"txnId": str(begun.transaction.txnId()), **json.loads(self._to_json(snapshot.computeChecksum()))}
+            told = {
+                "txnId": str(begun.transaction.txnId()),
+                **json.loads(self._java.to_json(snapshot.computeChecksum())),
+            }
             # One that is there is of a log that was put back: as with Delta, it stays.
             table.open().put_if_absent(f"_delta_log/{version:020d}.crc", f"{json.dumps(told)}\n".encode())
         except (Py4JError, StorageError) as error:

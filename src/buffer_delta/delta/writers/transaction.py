@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError
 
+from buffer_delta.delta.java_names import kept
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 from buffer_delta.delta.writers.base import Written
@@ -48,28 +49,35 @@ _FITS: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 """What was found out of a JVM, by the way to it."""
 
 
+class _Names:
+    """What transactions need of the JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark._jvm
+        delta = jvm.org.apache.spark.sql.delta
+        python = jvm.org.apache.spark.api.python.PythonUtils
+        self.append = jvm.org.apache.spark.sql.SaveMode.Append
+        self.none = jvm.scala.Option.empty()
+        self.some = jvm.scala.Some
+        self.checkpoint_hook = getattr(getattr(delta.hooks, "CheckpointHook$"), "MODULE$")
+        self.options = delta.DeltaOptions
+        self.command = delta.commands.WriteIntoDelta
+        self.operation = getattr(delta, "DeltaOperations$Write")
+        self.to_map: Any = python.toScalaMap
+        self.nothing = python.toSeq([])
+        self.no_map = self.to_map({})
+        self.some_of_nothing = self.some(self.nothing)
+        self.conf = spark._jsparkSession.sessionState().conf()
+        self.type_of: Any = jvm.org.apache.spark.sql.types.DataType.fromJson
+
+
 class Transactions:
     """Begins transactions. `fit` tells whether this build of Delta has them in the shape we know."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        jvm = spark._jvm
-        self._delta = jvm.org.apache.spark.sql.delta
-        self.python = jvm.org.apache.spark.api.python.PythonUtils
-        self._append = jvm.org.apache.spark.sql.SaveMode.Append
-        self.none = jvm.scala.Option.empty()
-        self._some = jvm.scala.Some
-        # Each step of a Java name is a call to the JVM, so these are looked up once, not for every commit.
-        self._checkpoint_hook = getattr(getattr(self._delta.hooks, "CheckpointHook$"), "MODULE$")
-        self._options = self._delta.DeltaOptions
-        self._command = self._delta.commands.WriteIntoDelta
-        self._operation = getattr(self._delta, "DeltaOperations$Write")
-        self.to_map: Any = self.python.toScalaMap
-        self.nothing = self.python.toSeq([])
-        self.no_map = self.to_map({})
-        self._some_of_nothing = self._some(self.nothing)
-        self._conf = spark._jsparkSession.sessionState().conf()
-        self._type_of: Any = jvm.org.apache.spark.sql.types.DataType.fromJson
+        self._java = java = kept(spark, _Names)
+        self.none, self.nothing, self.no_map = java.none, java.nothing, java.no_map
         self._types: tuple[str, Any] | None = None
 
     @staticmethod
@@ -83,13 +91,12 @@ class Transactions:
 
     def begin(self, seen: TableState, txn: Txn, rows: DataFrame, *, merge_schema: bool) -> Begun:
         """On top of what was seen. `rows` are those that Delta's command would write, if it is asked to."""
-        delta_log, snapshot = seen.snapshot.log, seen.snapshot.java
+        java, delta_log, snapshot = self._java, seen.snapshot.log, seen.snapshot.java
         catalog = delta_log.initialCatalogTable()
-        options = self.to_map(write_options(txn, merge_schema=merge_schema))
-        made = self._options(options, self._conf)
-        command = self._command(
+        made = java.options(java.to_map(write_options(txn, merge_schema=merge_schema)), java.conf)
+        command = java.command(
             delta_log,
-            self._append,
+            java.append,
             made,
             self.nothing,
             self.no_map,
@@ -98,24 +105,24 @@ class Transactions:
             self.none,
             False,
         )
-        transaction = delta_log.startTransaction(catalog, self._some(snapshot))
+        transaction = delta_log.startTransaction(catalog, java.some(snapshot))
         # It would make the commit wait, every tenth time, for seconds; see `delta/upkeep.py`. Delta's checksum of the
         # new version stays in, unless the writer puts it: one that is listed without it makes Delta read all of it.
         hooks = transaction.postCommitHooks()
-        hooks.subtractOne(self._checkpoint_hook)
+        hooks.subtractOne(java.checkpoint_hook)
         transaction.readTxn().addOne(txn.app_id)  # whoever else moves this app's position now conflicts with us
-        merged = self._some(True) if merge_schema else self.none
-        operation = self._operation(
-            self._append, self._some_of_nothing, self.none, made.userMetadata(), self.none, self.none, merged,
+        merged = java.some(True) if merge_schema else self.none
+        operation = java.operation(
+            java.append, java.some_of_nothing, self.none, made.userMetadata(), self.none, self.none, merged,
             self.none, self.none,
         )  # fmt: skip
-        return Begun(self._spark, self, delta_log, transaction, hooks, command, self._some(made), operation)
+        return Begun(self._spark, self, delta_log, transaction, hooks, command, java.some(made), operation)
 
     def java_type(self, columns: StructType) -> Any:
         """The JVM's own object for these columns, made again only if they are others than at the last call."""
         text = columns.json()
         if self._types is None or self._types[0] != text:
-            self._types = (text, self._type_of(text))
+            self._types = (text, self._java.type_of(text))
         return self._types[1]
 
 
