@@ -286,8 +286,9 @@ def _launch_settings(
         "spark.master": master,
         "spark.sql.extensions": _EXTENSION,
         "spark.sql.catalog.spark_catalog": _CATALOG,
-        # In ms. Arrow's allocator gives freed memory back after 10, only to ask for it again with the next batch.
-        "spark.executorEnv.MIMALLOC_PURGE_DELAY": "1000",
+        # In ms. Arrow's allocator gives freed memory back after 10, only to ask for it again with the next batch, or
+        # with the next range. Spark ends a worker that had nothing to do for a minute.
+        "spark.executorEnv.MIMALLOC_PURGE_DELAY": "5000",
     }
     if memory or here:
         settings["spark.driver.memory"] = memory or "2g"
