@@ -41,10 +41,9 @@ def test_should_leave_other_open_files_alone() -> None:
         assert datagrams.fileno() >= 0
 
 
-def _frozen(_group: Group) -> Iterator[bytes]:
-    yield str(gc.get_freeze_count()).encode()
-
-
 def test_should_spare_workers_the_search_for_garbage_in_modules(spark: SparkSession) -> None:
-    counts = [int(told) for _ in range(20) for told in gather(spark, _frozen, [Group([])])]
+    def frozen(_group: Group) -> Iterator[bytes]:  # in here: a worker cannot import this file
+        yield str(gc.get_freeze_count()).encode()
+
+    counts = [int(told) for _ in range(20) for told in gather(spark, frozen, [Group([])])]
     assert counts[-1] > 0  # of a worker that has done a task before; there are far fewer of them
