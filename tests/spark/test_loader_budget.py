@@ -60,15 +60,27 @@ def store(tmp_path: Path) -> Counting:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the newest log of each table was looked at."""
+    """How often the newest log of each table was looked at, and listed besides."""
     counted: Counter[str] = Counter()
-    real = DeltaLog.look
+    real, really_newest = DeltaLog.look, DeltaLog.newest
+    looking = False
 
     def look(self: DeltaLog, app_id: str) -> Any:
+        nonlocal looking
         counted[Path(self._path or "").name] += 1
-        return real(self, app_id)
+        looking = True
+        try:
+            return real(self, app_id)
+        finally:
+            looking = False
+
+    def newest(self: DeltaLog) -> Any:
+        if not looking:
+            counted[f"{Path(self._path or '').name}, listed"] += 1
+        return really_newest(self)
 
     monkeypatch.setattr(DeltaLog, "look", look)
+    monkeypatch.setattr(DeltaLog, "newest", newest)
     return counted
 
 
@@ -140,5 +152,5 @@ def test_should_look_at_none_but_the_main_table_where_the_others_get_nothing(
         produce(tmp_path / "queue", [[b"no JSON"]])
         looks.clear()
         assert running.run_once() is not None
-        assert looks == {"table": LOOKS, "dead": LOOKS + CREATED}
+        assert looks == {"table": LOOKS, "dead": LOOKS + CREATED, "dead, listed": 1}, "to make it"
     assert_exactly_once(spark, tmp_path / "table", 40)

@@ -332,9 +332,12 @@ def test_should_write_nothing_ahead_into_the_folder_of_a_table_that_is_gone(
 ) -> None:
     target = DeltaTarget(spark, str(tmp_path / "t"), writer="arrow")
     append(target, rows(spark), 0)
+    another = DeltaTarget(spark, str(tmp_path / "t"), writer="arrow")  # which has written nothing
     assert target.last_sink() is not None
+    assert another.last_sink() is not None
     shutil.rmtree(tmp_path / "t")
     assert target.last_sink() is None
+    assert another.last_sink() is None
     assert append(target, rows(spark), 0, seen=NO_TABLE).after.position == 0
 
 

@@ -33,7 +33,7 @@ from typing import Any, Protocol
 
 from buffer.backoff import Backoff
 from buffer.clock import Clock
-from buffer.errors import ObjectNotFound, StorageError, Unsupported
+from buffer.errors import InvalidInput, ObjectNotFound, StorageError, Unsupported
 from buffer.store.base import CanDelete, CanGetRange, CanHead, CanSwap, Lost, Unknown, Won
 from buffer_delta.delta.txn import Txn
 
@@ -198,6 +198,15 @@ def why_not(protocol: str, metadata: str) -> str | None:
 
 def location_of(version: int) -> str:
     return f"_delta_log/{version:020d}.json"
+
+
+def has_version(store: CanHead, version: int) -> bool:
+    """Whether the log has it, as far as one look tells."""
+    try:
+        store.head(location_of(version))
+    except (StorageError, InvalidInput):  # the latter: a link in place of the file
+        return False
+    return True
 
 
 def _put(store: CanSwap, location: str, data: bytes, clock: Clock) -> bytes | None:

@@ -26,7 +26,7 @@ from buffer_delta.delta.columns import mismatch, unfit
 from buffer_delta.delta.commit_file import Overtaken
 from buffer_delta.delta.conflicts import conflict_name
 from buffer_delta.delta.create import TablePlan, create, scratch_folder
-from buffer_delta.delta.log import DeltaLog
+from buffer_delta.delta.log import DeltaLog, Snapshot
 from buffer_delta.delta.orphans import Orphan, orphans
 from buffer_delta.delta.places import one_spelling, path_of
 from buffer_delta.delta.preflight import is_s3, log_store_warnings, retention_warnings
@@ -102,6 +102,9 @@ class DeltaTarget:
             spark, writer, name, self._path, self._table_options, target_file_bytes=target_file_bytes
         )
         self._has_staged = False
+        self._was_asked = False
+        self._first_asked: Snapshot | None = None
+        """The table when `last_sink` was first called."""
         self.upkeep = TableUpkeep(spark, name, self._path, leaves_checkpoints=self._writer.leaves_checkpoints)
 
     @property
@@ -282,14 +285,16 @@ class DeltaTarget:
     def last_sink(self, rows: StructType | None = None) -> FileSink | None:
         """A guess into what rows will go next: where Arrow wrote the last ones, if their columns were these, or any.
 
-        Before the first ones it is what the table looks like now.
+        Before the first ones it is what the table looked like when somebody first asked: a table that gets rows now and
+        then must not cost a look at its log with every range.
         """
         if not isinstance(self._writer, Auto):
             return None
         if self._has_staged:
             return self._writer.arrow.last_sink(rows)
-        snapshot = self._log.newest()
-        return self._writer.arrow.sink_of(snapshot, rows) if snapshot is not None else None
+        if not self._was_asked:
+            self._was_asked, self._first_asked = True, self._log.newest()
+        return self._writer.arrow.sink_of(self._first_asked, rows) if self._first_asked is not None else None
 
     def refused(self, rows: DataFrame, keys: tuple[str, str], seen: TableState) -> DataFrame | None:
         """Which rows the table would refuse by its rules, see `broken_rule`; None if it has none."""

@@ -35,7 +35,7 @@ from buffer.clock import SystemClock
 from buffer.errors import InvalidConfig, InvalidInput, StorageError
 from buffer_delta.delta.arrow_fit import why_not, why_not_made
 from buffer_delta.delta.columns import fitted
-from buffer_delta.delta.commit_file import append_actions, location_of, put_commit, why_not_trusted
+from buffer_delta.delta.commit_file import append_actions, has_version, location_of, put_commit, why_not_trusted
 from buffer_delta.delta.commit_file import why_not as why_not_put
 from buffer_delta.delta.file_rules import FileRules
 from buffer_delta.delta.java_names import kept
@@ -166,21 +166,21 @@ class ArrowWriter:
         if self._last is None or (rows is not None and rows != self._last[0]):
             return None
         _, sink, version = self._last
-        try:
-            sink.table.open().head(location_of(version))
-        except (StorageError, InvalidInput):  # the latter: a link in place of the file
-            return None
-        return sink
+        return sink if has_version(sink.table.open(), version) else None
 
     def sink_of(self, snapshot: Snapshot, rows: StructType | None) -> FileSink | None:
-        """What rows that bring nothing new would go into, as the table is now. None: Spark writes them, or they do."""
+        """What rows that bring nothing new would go into, as the table was there. None: Spark writes them, or they do,
+        or the table is gone, as above."""
         names = {field.name.lower() for field in rows.fields} if rows is not None else set()
         protocol, metadata = _seen(snapshot)
         table = self._fitting_store(protocol, metadata, snapshot.log, snapshot.version)
         if isinstance(table, Unfit) or not names <= {name.lower() for name in snapshot.columns}:
             return None
         rules = self._rules(protocol, metadata)
-        return None if isinstance(rules, Unfit) else FileSink(rules, table)
+        if isinstance(rules, Unfit):
+            return None
+        sink = FileSink(rules, table)
+        return sink if has_version(table.open(), snapshot.version) else None
 
     def _fitting_store(
         self, protocol: str, metadata: str, java_log: Any, version: int, location: str | None = None
