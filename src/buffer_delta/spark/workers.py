@@ -35,7 +35,13 @@ def acknowledge() -> None:
 
 
 def _acknowledge(opened: int, option: int) -> None:
-    with socket.socket(fileno=os.dup(opened)) as found:
+    ours = os.dup(opened)  # for a socket of Python's closes its file
+    try:
+        found = socket.socket(fileno=ours)
+    except OSError:
+        os.close(ours)
+        raise
+    with found:
         if found.family not in (socket.AF_INET, socket.AF_INET6) or found.type != socket.SOCK_STREAM:
             return
         if str(found.getpeername()[0]).startswith(_LOOPBACK):
