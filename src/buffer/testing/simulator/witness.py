@@ -85,6 +85,8 @@ class QueueWitness:
         self._manifest = Manifest.empty()
         self._entries: list[BatchDescriptor] = []
         self._owners: dict[int, Process] = {}
+        self._first_before: dict[int, int] = {}
+        """By epoch: where the queue began when it was claimed."""
         self._sequence_of: dict[str, int] = {}
         self._landed: dict[tuple[str, int], Record] = {}
         self._denied: set[Record] = set()
@@ -138,7 +140,7 @@ class QueueWitness:
         if new.epoch != old.epoch:
             if new.epoch != old.epoch + 1:
                 self._violate(f"{caller.name} wrote epoch {new.epoch} over {old.epoch}")
-            self._owners[new.epoch] = caller
+            self._owners[new.epoch], self._first_before[new.epoch] = caller, old.first_sequence
         elif removed:
             self._check_dequeuer(caller, new.epoch)
         for entry in old_entries[:removed]:
@@ -231,6 +233,10 @@ class QueueWitness:
         if self._owners.get(epoch) is not process:
             owner = self._owners.get(epoch)
             self._violate(f"{process.name} believes to own epoch {epoch}, which belongs to {owner}")
+
+    def first_before(self, epoch: int) -> int:
+        """The first sequence in the queue when this epoch was claimed, before the claim itself dequeued any."""
+        return self._first_before[epoch]
 
     def opened(self, producer: str, life: int, durable_seq: int) -> None:
         """A producer with a client id was told how far the client is."""

@@ -63,11 +63,12 @@ class TakerActor(Actor):
             self._bind(host, config)
         elif self.way == "stay":
             self.team.is_dismissed = True
-        first = self.witness.first_sequence
         last = self.last if self.way != "visit" or self.chance(0.5) else None
         consumer = Consumer.new(config, last, clock=host.clock)
         self.witness.claimed(host.process, consumer.epoch)
         self.world.scheduler.counts[f"queue taken over: {self.way}"] += 1
+        # Not as it saw it before: a claim of an earlier life may land meanwhile, and dequeue what that has done.
+        first = self.witness.first_before(consumer.epoch)
         behind = max(first - 1, -1 if last is None else last)
         read = 0
         while self.way != "visit" or read < self.batches:
