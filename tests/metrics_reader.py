@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from opentelemetry.metrics import get_meter_provider, set_meter_provider
@@ -11,9 +10,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 
-@cache
-def reader() -> InMemoryMetricReader:
-    """The process's reader; the first call connects it to every instrument of `buffer.metrics`."""
+def _connected() -> InMemoryMetricReader:
+    """The process's reader, connected to every instrument of `buffer.metrics`."""
     memory = InMemoryMetricReader()
     provider = get_meter_provider()
     if isinstance(provider, MeterProvider):  # a server was here first
@@ -23,13 +21,16 @@ def reader() -> InMemoryMetricReader:
     return memory
 
 
+READER = _connected()  # when it is imported: what an instrument was told before that is gone
+
+
 def value(name: str, attributes: Mapping[str, str] | None = None) -> float:
     """What a counter has counted so far, a gauge shows, or how many values a histogram holds; 0 if none."""
     return next((p.count if hasattr(p, "count") else p.value for p in points(name, attributes)), 0)
 
 
 def points(name: str, attributes: Mapping[str, str] | None = None) -> list[Any]:
-    data = reader().get_metrics_data()
+    data = READER.get_metrics_data()
     return [
         point
         for resource in (data.resource_metrics if data else [])

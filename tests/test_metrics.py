@@ -13,7 +13,7 @@ from buffer import metrics
 from buffer.errors import StorageError, Throttled
 from buffer.queue import manifest_observer
 from buffer.store.base import Lost, Unknown, Won
-from tests.metrics_reader import points, reader, value
+from tests.metrics_reader import READER, points, value
 from tests.nets import HANGS_S
 
 COUNTERS = [
@@ -42,7 +42,6 @@ GAUGES = [
 
 @pytest.mark.parametrize("name", COUNTERS)
 def test_should_count_under_the_public_name(name: str) -> None:
-    reader()
     counter = getattr(metrics, name)
     assert isinstance(counter, Counter)
     # manifest_writes has points with roles, so the unlabeled one is asked for
@@ -53,7 +52,6 @@ def test_should_count_under_the_public_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", HISTOGRAMS)
 def test_should_record_durations_in_buckets_of_seconds(name: str) -> None:
-    reader()
     histogram = getattr(metrics, name)
     assert isinstance(histogram, Histogram)
     before = value(f"buffer.{name}", {})  # the leases' durations have points with a verb, too
@@ -66,7 +64,6 @@ def test_should_record_durations_in_buckets_of_seconds(name: str) -> None:
 
 @pytest.mark.parametrize("name", GAUGES)
 def test_should_show_the_last_value_of_a_gauge(name: str) -> None:
-    reader()
     getattr(metrics, name).set(7)
     getattr(metrics, name).set(2)
     assert value(f"buffer.{name}", {}) == 2
@@ -74,13 +71,12 @@ def test_should_show_the_last_value_of_a_gauge(name: str) -> None:
 
 def test_should_have_no_instrument_without_a_documented_name() -> None:
     documented = {f"buffer.{name}" for name in (*COUNTERS, *HISTOGRAMS, *GAUGES)}
-    reader()
     for name in (*COUNTERS, *HISTOGRAMS, *GAUGES):
         instrument = getattr(metrics, name)
         (getattr(instrument, "add", None) or getattr(instrument, "record", None) or instrument.set)(0)
     found = {
         metric.name
-        for resource in reader().get_metrics_data().resource_metrics
+        for resource in READER.get_metrics_data().resource_metrics
         for scope in resource.scope_metrics
         if scope.scope.name == "buffer"  # a loader may have been told of in this process, too
         for metric in scope.metrics
@@ -90,7 +86,6 @@ def test_should_have_no_instrument_without_a_documented_name() -> None:
 
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_should_count_writes_and_conflicts_of_each_role_apart(role: Literal["producer", "consumer"]) -> None:
-    reader()
     labels = {"role": role}
     writes, conflicts = value("buffer.manifest_writes", labels), value("buffer.manifest_conflicts", labels)
     observe = manifest_observer(role)

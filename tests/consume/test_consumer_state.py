@@ -32,7 +32,7 @@ from tests.consume.consumer_support import (
     manifest_of,
     marks,
 )
-from tests.metrics_reader import reader, value
+from tests.metrics_reader import value
 
 # Stores that fail
 
@@ -296,7 +296,6 @@ def test_should_poll_an_unchanged_manifest_without_transfer(store: Store) -> Non
 
 
 def test_should_count_what_it_does(memory: Store) -> None:
-    reader()
     names = ["acks", "descriptors_handed_out", "batches_collected", "entries_collected"]
     before = {name: value(f"buffer.{name}") for name in names}
     writes = value("buffer.manifest_writes", {"role": "consumer"})

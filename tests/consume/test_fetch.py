@@ -33,7 +33,7 @@ from buffer.store.base import Object, Store
 from buffer.testing.clock import ManualClock
 from buffer.testing.faulty import Fault, FaultyStore
 from tests.consume.consumer_support import Tapped, config, fill
-from tests.metrics_reader import reader, value
+from tests.metrics_reader import value
 
 LOCATION = "ingest/01J00000000000000000000000.batch"
 DESCRIPTOR = BatchDescriptor(7, LOCATION, (Metadata(0, 5, b"m"),))
@@ -234,7 +234,6 @@ def test_should_refuse_to_pickle_with_a_memory_store(memory: Store) -> None:
 
 
 def test_should_count_what_it_fetches(memory: Store) -> None:
-    reader()
     names = ["batches_collected", "entries_collected", "bytes_collected", "fetch_duration_seconds"]
     before = [value(f"buffer.{name}") for name in names]
     handle = FetchHandle(memory)

@@ -36,7 +36,7 @@ from tests.gc.gc_support import (
     put_batch,
     touch_manifest,
 )
-from tests.metrics_reader import reader, value
+from tests.metrics_reader import value
 from tests.nets import wait_until
 
 # Manifests that cannot be trusted
@@ -179,7 +179,6 @@ class FailsDeletes(Tapped):
 
 
 def test_should_count_a_failed_delete_and_retry_it_next_cycle(store: Store) -> None:
-    reader()
     names = ["buffer.gc_files_deleted", "buffer.gc_files_failed", "buffer.gc_duration_seconds"]
     before = [value(name) for name in names]
     stuck, other = put_batch(store, HOUR_MS), put_batch(store, HOUR_MS, 1)

@@ -170,7 +170,6 @@ def test_should_overlap_uploads_with_appends_and_keep_produce_order(any_store: S
 
 
 def test_should_append_all_that_waits_in_one_write() -> None:
-    metrics_reader.reader()
     writes = metrics_reader.value("buffer.manifest_writes", {"role": "producer"})
     inner = open_store("memory://")
     store = HeldStore(inner)
@@ -300,7 +299,6 @@ def test_should_open_by_url_and_name_wrong_settings(tmp_path: object) -> None:
 
 def test_should_count_what_was_flushed() -> None:
     names = ["batches_flushed", "entries_flushed", "bytes_flushed", "bytes_written", "flush_duration_seconds"]
-    metrics_reader.reader()
     before = [metrics_reader.value(f"buffer.{name}") for name in names]
     store = open_store("memory://")
     with make_producer(store, compression="zstd") as producer:

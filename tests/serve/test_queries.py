@@ -19,7 +19,7 @@ from buffer_delta.delta.state import Commit, TableState
 from buffer_delta.load.progress import Progress
 from buffer_delta.load.protocol import LoadProtocol
 from buffer_delta.load.telling import Telling
-from tests.metrics_reader import reader, value
+from tests.metrics_reader import value
 from tests.promql import Selector, check_scrape, parsed
 from tests.serve.serve_support import fenced, filled, get
 
@@ -92,7 +92,6 @@ def test_should_refuse_a_query_that_it_does_not_understand(text: str) -> None:
 def test_should_count_each_queue_apart(memory: Store, tmp_path: Path) -> None:
     from buffer.store.open import open_store
 
-    reader()
     other = open_store(str(tmp_path))
     names = [f"{store.url} ingest/manifest" for store in (memory, other)]
     counters = [f"buffer_delta.{name}" for name in ("commits", "bytes", "retries", "dead_letters", "fenced")]
