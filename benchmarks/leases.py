@@ -1,6 +1,6 @@
 """What a cycle of a worker costs: ack what it has, lease the next, in one write. By store, workers, length of queue.
 
-    python -m benchmarks.leases [--stores memory,files,s3] [--cycles 200]
+    python -m benchmarks.leases [--stores memory,files,s3] [--cycles 3000]
     python -m benchmarks.leases --store s3://bucket/bench    # and there
 
 A cycle is one conditional read of the manifest and one write of the ledger, and the fetch of what was leased. To reach:
@@ -30,7 +30,7 @@ LENGTHS = (10, 10_000)
 WORKERS = (1, 8)
 ENTRIES = 100
 ENTRY_BYTES = 100
-CYCLES = 200
+CYCLES = 3_000  # long enough for what is done once in a thousand
 LEASES = LeaseConfig(visibility_timeout_ms=600_000)
 
 

@@ -21,6 +21,7 @@ import pytest
 from buffer.errors import InvalidInput, ObjectNotFound, ObjectTooLarge, StorageError, StoreUnusable
 from buffer.store import LocalStore, Lost, Store, Unknown, Won, files, local, stamps
 from buffer.store.linked import LinkedStore
+from buffer.testing.clock import ManualClock
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 from tests.nets import HANGS_S
@@ -116,7 +117,7 @@ def test_should_not_open_the_file_when_it_did_not_change(
 ) -> None:
     store.put("a", b"one")
     _age(tmp_path / "root/a")
-    monkeypatch.setattr(stamps, "STAMP_AGE_MIN_MS", -1)  # the change time cannot be set back: count it as old
+    monkeypatch.setattr(stamps, "tick_ms", lambda _: -1)  # the change time cannot be set back: count it as old
     version = store.get("a").version
     with monkeypatch.context() as patch:
         patch.setattr(local, "open_plain", _refuse)
@@ -138,6 +139,26 @@ def test_should_not_trust_times_of_a_file_that_just_changed(store: LocalStore, t
     found = store.get_if_changed("a", version)
     assert found is not None
     assert found.data == b"two"
+
+
+@pytest.mark.parametrize(
+    ("fraction_ns", "age_ms", "is_known"),
+    [(123_456, 50, False), (123_456, 150, True), (0, 150, False), (0, 1_999, False), (0, 2_001, True)],
+)
+def test_should_trust_a_stamp_once_it_is_older_than_a_tick_of_its_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fraction_ns: int, age_ms: int, is_known: bool
+) -> None:
+    """Times with digits below a millisecond have short ticks; others may come from a system that keeps seconds."""
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    stamp = stamps.stamp_of(path.lstat())
+    written_ns = stamp[3] // 1_000_000 * 1_000_000 + fraction_ns
+    stamp = (*stamp[:2], written_ns, written_ns, stamp[4])
+    monkeypatch.setattr(stamps, "stamp_of", lambda _: stamp)
+    monkeypatch.setattr(stamps, "_clock", ManualClock(start_ms=written_ns // 1_000_000 + age_ms))
+    known = stamps.Stamps()
+    known.remember(path, stamp, "version")
+    assert known.prove(path, "version") is is_known
 
 
 def _age(path: Path) -> None:

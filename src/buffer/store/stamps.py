@@ -9,7 +9,8 @@ from typing import TypeAlias
 from buffer.clock import SystemClock
 from buffer.store.base import Version
 
-STAMP_AGE_MIN_MS = 2_000  # the coarsest file times in use (FAT)
+COARSE_TICK_MS = 2_000  # of the coarsest file times in use (FAT)
+FINE_TICK_MS = 100  # of times kept in nanoseconds: ten ticks of the slowest kernel clock
 STAMPS_MAX = 64
 
 Stamp: TypeAlias = tuple[int, int, int, int, int]
@@ -21,16 +22,16 @@ class Stamps:
     """Which version a file had when it carried these inode, times and size: saves reading it again.
 
     Every write makes a new file, but inodes come back, and times are coarse: two writes within one tick can look
-    the same. So a stamp is only remembered once it is old enough that no later write can carry it. Entries are
-    replaced whole, so threads may share it.
+    the same. So a stamp is only remembered once it is older than a tick, when no later write can carry it: a busy
+    queue's manifest is read again and again until then. Entries are replaced whole, so threads may share it.
     """
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[Stamp, Version]] = {}
 
     def remember(self, path: Path, stamp: Stamp, version: Version) -> None:
-        newest_ms = max(stamp[2], stamp[3]) // 1_000_000
-        if _clock.now_ms() - newest_ms < STAMP_AGE_MIN_MS:
+        newest_ns = max(stamp[2], stamp[3])
+        if _clock.now_ms() - newest_ns // 1_000_000 < tick_ms(newest_ns):
             self._known.pop(path, None)
             return
         if len(self._known) >= STAMPS_MAX:
@@ -53,3 +54,8 @@ class Stamps:
 
 def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
+def tick_ms(time_ns: int) -> int:
+    """How far apart two times must be to tell two writes apart, judged by the digits that this one has."""
+    return FINE_TICK_MS if time_ns % 1_000_000 else COARSE_TICK_MS
