@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from contextlib import suppress
@@ -266,6 +267,16 @@ def test_should_time_out_of_flush_and_close_without_losing_anything() -> None:
             producer.close(timeout=0.05)
     producer.close()
     assert entries_of(inner) == [b"one"]
+
+
+def test_should_take_infinity_for_as_long_as_it_takes() -> None:
+    store = open_store("memory://")
+    producer = make_producer(store)
+    producer.produce([b"one"])
+    producer.flush(timeout=math.inf)
+    producer.produce([b"two"])
+    producer.close(timeout=math.inf)
+    assert entries_of(store) == [b"one", b"two"]
 
 
 def test_should_end_all_threads_on_close() -> None:

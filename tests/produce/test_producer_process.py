@@ -87,6 +87,12 @@ def test_should_warn_and_flush_when_the_interpreter_exits_without_close(tmp_path
     assert entries_of(open_store(str(tmp_path / "queue"))) == [b"left behind"]
 
 
+def test_should_flush_at_exit_where_warnings_are_errors(tmp_path: Path) -> None:
+    done = _run("leaves", tmp_path, "-W", "error::ResourceWarning")
+    assert "never closed" in done.stderr
+    assert entries_of(open_store(str(tmp_path / "queue"))) == [b"left behind"]
+
+
 def test_should_not_hold_up_the_exit_when_the_store_hangs(tmp_path: Path) -> None:
     done = _run("hangs", tmp_path)  # its upload takes an hour
     assert done.returncode == 0, done.stderr

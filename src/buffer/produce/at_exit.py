@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import warnings
 import weakref
 from typing import Protocol
 
@@ -19,8 +20,12 @@ class Watched(Protocol):
         """In a child: only the parent can settle what is under way."""
         ...
 
-    def abandon_at_exit(self, deadline_s: float) -> None:
-        """The interpreter ends; wait until then at most."""
+    def abandon_at_exit(self) -> str | None:
+        """The interpreter ends: begin to flush. What its user is to be warned of."""
+        ...
+
+    def await_at_exit(self, deadline_s: float) -> None:
+        """Wait for that, until then at most."""
         ...
 
 
@@ -40,8 +45,12 @@ def _forget_after_fork() -> None:
 
 def _abandon_at_exit() -> None:
     deadline_s = _real_time.monotonic_s() + EXIT_WAIT_MAX_S
-    for engine in list(_watched):
-        engine.abandon_at_exit(deadline_s)
+    engines = list(_watched)
+    unclosed = [engine.abandon_at_exit() for engine in engines]  # all of them: one may wait for a store until the end
+    for engine in engines:
+        engine.await_at_exit(deadline_s)
+    for text in filter(None, unclosed):  # last: where warnings are errors, it raises
+        warnings.warn(text, ResourceWarning, stacklevel=1)
 
 
 if hasattr(os, "register_at_fork"):

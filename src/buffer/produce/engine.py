@@ -26,7 +26,6 @@ import logging
 import os
 import queue
 import threading
-import warnings
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -40,7 +39,7 @@ from buffer.produce.at_exit import watch
 from buffer.produce.client_seqs import ClientSeqs
 from buffer.produce.depth import DepthGate
 from buffer.produce.durability import DurabilityWatcher, Durable, Settled, WriteHandle, threadsafe_waker
-from buffer.produce.failures import Failures, await_all, surviving
+from buffer.produce.failures import Failures, await_all, deadline_after, left_s, surviving
 from buffer.produce.intake import Call, Intake, PendingBatch
 from buffer.store.open import open_store
 
@@ -279,12 +278,12 @@ class ProducerEngine:
     def _end(self, timeout: float | None) -> None:
         """Accept no more, and wait until the threads have ended."""
         self._begin_close("the producer is closed")
-        deadline_s = None if timeout is None else _real_time.monotonic_s() + timeout
+        deadline_s = deadline_after(timeout)
         me = threading.get_ident()
         self._closing.add(me)
         try:
             for thread in self._threads:
-                thread.join(None if deadline_s is None else max(0.0, deadline_s - _real_time.monotonic_s()))
+                thread.join(left_s(deadline_s))
                 if thread.is_alive():
                     raise TimeoutError(f"the producer could not flush within {timeout:g} s; it goes on trying")
         finally:
@@ -316,12 +315,14 @@ class ProducerEngine:
         self._signals.put(True)
         return True
 
-    def abandon_at_exit(self, deadline_s: float) -> None:
-        if self._refusal is None:
-            warnings.warn(unclosed(f"the producer of {self.url!r}"), ResourceWarning, stacklevel=1)
+    def abandon_at_exit(self) -> str | None:
+        was_open = self._refusal is None
         self._begin_close("the interpreter is exiting")
+        return unclosed(f"the producer of {self.url!r}") if was_open else None
+
+    def await_at_exit(self, deadline_s: float) -> None:
         for thread in self._threads:
-            thread.join(max(0.0, deadline_s - _real_time.monotonic_s()))
+            thread.join(left_s(deadline_s))
 
     def forget_after_fork(self) -> None:
         """In a child process: none of the threads is here, and locks may be held by nobody."""

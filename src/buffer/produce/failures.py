@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import TIMEOUT_MAX
 
 from buffer.clock import SystemClock
 from buffer.errors import BufferQueueError
@@ -56,7 +57,17 @@ def surviving(what: str) -> Iterator[None]:
 
 def await_all(watchers: Iterable[DurabilityWatcher], timeout: float | None) -> None:
     """Wait until each is settled, whatever it says."""
-    deadline_s = None if timeout is None else _real_time.monotonic_s() + timeout
+    deadline_s = deadline_after(timeout)
     for watcher in watchers:
-        if not watcher.wait(None if deadline_s is None else max(0.0, deadline_s - _real_time.monotonic_s())):
+        if not watcher.wait(left_s(deadline_s)):
             raise TimeoutError(f"not everything was durable within {timeout:g} s; the flush goes on")
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    """When so many seconds are over, on the real clock; None for never."""
+    return None if timeout is None else _real_time.monotonic_s() + timeout
+
+
+def left_s(deadline_s: float | None) -> float | None:
+    """What is left of them, for a wait; the system's own take no infinity."""
+    return None if deadline_s is None else min(max(0.0, deadline_s - _real_time.monotonic_s()), TIMEOUT_MAX)
