@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from buffer.cli.records import read_length_prefixed, read_lines
+from buffer.cli.records import calls, read_length_prefixed, read_lines
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
 from buffer.consume.fetch import FetchHandle
@@ -108,6 +108,35 @@ def test_should_refuse_records_that_no_batch_could_hold() -> None:
         list(read_lines(endless(), 1000))
     with pytest.raises(InvalidInput, match="claims 4,294,967,295 bytes"):
         list(read_length_prefixed([b"\xff" * 4], 1000))
+
+
+@given(st.lists(st.lists(st.binary(max_size=12)), max_size=4), st.integers(16, 40))
+def test_should_cut_records_to_what_a_batch_may_hold(found: list[list[bytes]], max_batch_bytes: int) -> None:
+    pieces = list(calls(found, max_batch_bytes))
+    assert [record for piece in pieces for record in piece] == [record for records in found for record in records]
+    assert all(sum(4 + len(record) for record in piece) <= max_batch_bytes for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    "text", [b"a\n" * 3000, b"first\n" + b"x" * 996 + b"\nlast\n"], ids=["short lines", "a long line"]
+)
+def test_should_produce_what_fits_into_batches_however_small_they_are(
+    buffer: InProcess, tmp_path: Path, text: bytes
+) -> None:
+    """Short lines take more in a batch than in a file, and a long one comes in one piece with its neighbours."""
+    (tmp_path / "a.txt").write_bytes(text)
+    ran = buffer("produce", "--store", tmp_path / "q", "--set", "max_batch_bytes=1000", tmp_path / "a.txt")
+    assert (ran.code, ran.err) == (0, "")
+    assert records_in(tmp_path / "q") == text.splitlines()
+
+
+def test_should_name_a_record_that_fits_into_no_batch(buffer: InProcess, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"first\n" + b"x" * 997 + b"\nlast\n")
+    ran = buffer("produce", "--store", tmp_path / "q", "--set", "max_batch_bytes=1000", tmp_path / "a.txt")
+    assert ran.code == 2
+    assert "a record of 997 bytes takes 1,001 in a batch, and max_batch_bytes is 1,000" in ran.err
+    assert "go on        at record 1," in ran.out
+    assert records_in(tmp_path / "q") == [b"first"]
 
 
 # Options

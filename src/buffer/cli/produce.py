@@ -23,7 +23,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from buffer.cli.options import queue_options, settings
 from buffer.cli.printing import echo, is_terminal, print_facts, print_json
-from buffer.cli.records import CHUNK_BYTES, Reader, Stopped, read_chunks, read_length_prefixed, read_lines
+from buffer.cli.records import CHUNK_BYTES, Reader, Stopped, calls, read_chunks, read_length_prefixed, read_lines
 from buffer.cli.resume import Source, produce_source, sources
 from buffer.cli.shell import DONE, INTERRUPTED, describe, json_option
 from buffer.clock import SystemClock
@@ -273,7 +273,8 @@ class _Run:
     def read(self, *files: Path) -> Iterator[list[bytes]]:
         if self.bar is not None:  # a file that is read once more begins anew
             self.bar[0].update(self.bar[1], completed=self.done_bytes)
-        return self.signals.until_stopped(_records(files, self.reader, self.config, self.signals, self.bar))
+        records = _records(files, self.reader, self.config, self.signals, self.bar)
+        return self.signals.until_stopped(calls(records, self.config.max_batch_bytes))
 
     def produce_all(self, files: Sequence[Source], payload: bytes, *, skip_empty: bool) -> None:
         """What the queue does not have of these files, under one bar."""
@@ -325,7 +326,7 @@ def _close(producer: Producer) -> None:
 def _records(
     files: Iterable[Path], reader: Reader, config: ProducerConfig, signals: _Signals, bar: Bar | None = None
 ) -> Iterator[list[bytes]]:
-    limit = min(CHUNK_BYTES, config.flush_size_bytes)  # a call never spans two batches
+    limit = min(CHUNK_BYTES, config.flush_size_bytes)  # or one call would make a batch far larger than asked for
     if not files:
         if is_terminal(sys.stdin):
             echo("reading from the terminal; Ctrl-D ends the input", err=True)

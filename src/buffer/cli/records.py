@@ -3,8 +3,9 @@
     lines             each line is a record, without its newline; a last line needs none
     length-prefixed   `length u32 little-endian | bytes`, repeated: any bytes may be a record
 
-`read_*` yield lists of records: each list is what one chunk completed, and becomes one produce call. Whoever wants to
-stop the reading says so by `stopped`; it is asked before every read, so nothing that was read is lost.
+`read_*` yield lists of records: each list is what one chunk completed. `calls` cuts them to what a batch may hold; then
+each is one produce call. Whoever wants to stop the reading says so by `stopped`; it is asked before every read, so
+nothing that was read is lost.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 
 from buffer.errors import InvalidInput
+from buffer.produce.intake import ENTRY_OVERHEAD_BYTES
 
 CHUNK_BYTES = 4 << 20
 LINGER_S = 0.005
@@ -127,3 +129,30 @@ def _split_prefixed(data: bytes, max_record_bytes: int) -> tuple[list[bytes], in
         records.append(data[at + _LENGTH_BYTES : stop])
         at = stop
     return records, at, _LENGTH_BYTES
+
+
+def calls(found: Iterable[list[bytes]], max_batch_bytes: int) -> Records:
+    """The same records in lists that one batch can hold. Raises InvalidInput at a record that none can.
+
+    In a batch a short line takes several times its bytes, and a long one comes with what stood behind it in its chunk.
+    """
+    for records in found:
+        if sum(map(len, records)) + ENTRY_OVERHEAD_BYTES * len(records) <= max_batch_bytes:
+            yield records
+            continue
+        call: list[bytes] = []
+        room = max_batch_bytes
+        for record in records:
+            size = len(record) + ENTRY_OVERHEAD_BYTES
+            if size > room:
+                if call:
+                    yield call
+                call, room = [], max_batch_bytes
+            if size > room:
+                raise InvalidInput(
+                    f"a record of {len(record):,} bytes takes {size:,} in a batch, and max_batch_bytes is "
+                    f"{max_batch_bytes:,}: raise that, for producers and readers alike"
+                )
+            call.append(record)
+            room -= size
+        yield call
