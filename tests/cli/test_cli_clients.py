@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -82,6 +84,48 @@ def test_should_count_each_file_of_a_folder_by_itself(buffer: InProcess, tmp_pat
         "in/b.txt": 1,
         "in/deep/c.txt": 1,
     }
+
+
+def test_should_not_leave_out_a_folder_that_it_may_not_read(buffer: InProcess, tmp_path: Path) -> None:
+    """Its files would be missing, and the command would say that all is durable."""
+    with _as_nobody(), TemporaryDirectory() as folder:  # one that nobody may enter, unlike pytest's own
+        closed = Path(folder, "closed")
+        closed.mkdir()
+        (closed / "a.txt").write_bytes(lines(2))
+        Path(folder, ".hidden").mkdir(mode=0o000)  # nobody asked for this one
+        closed.chmod(0o000)
+        command = ("produce", "--store", f"{folder}/.q", "--client-id", "a", "--from", folder)
+        ran = buffer(*command)
+        closed.chmod(0o755)
+        assert (ran.code, "2 entries" in buffer(*command).out) == (1, True)
+        assert f"{closed}: Permission denied" in ran.err
+
+
+@contextmanager
+def _as_nobody() -> Iterator[None]:
+    """Permissions count, also where the tests run as root."""
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def test_should_name_a_file_whose_path_cannot_be_a_clients_name(buffer: InProcess, tmp_path: Path) -> None:
+    folder = tmp_path / "in" / ("d" * 200)
+    folder.mkdir(parents=True)
+    (tmp_path / "in/a.txt").write_bytes(lines(1))
+    for name in (b"caf\xe9.txt", b"e" * 60):
+        file = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        file.write_bytes(lines(1))
+        ran = buffer("produce", "--store", tmp_path / "q", "--client-id", "a", "--from", tmp_path / "in")
+        assert ran.code == 2
+        assert ascii(file.name)[1:-1] in ran.err
+        assert "rename it" in ran.err
+        file.unlink()
+    assert not (tmp_path / "q").exists()  # said before anything is produced
 
 
 def test_should_show_one_bar_over_all_files_of_a_folder(tmp_path: Path) -> None:

@@ -227,7 +227,8 @@ def produce(
     With --client-id and --from each record gets into the queue once, however often the command is killed: run it
     again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed: a
     last line without its end counts as a record, so what another program is still writing must grow by whole lines.
-    In a folder every file counts by itself, under its path; files whose names begin with a dot are left out.
+    In a folder every file counts by itself, under its path; files whose names begin with a dot are left out. One that
+    is renamed, as logs are when they are rotated, is a new one, and all of its records get into the queue again.
     """
     config = settings(ProducerConfig, options)
     clock, tally, signals = SystemClock(), Tally(), _Signals()

@@ -14,6 +14,7 @@ cut anywhere: each one carries the numbers of all its records, and what is in th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Protocol
 
 from buffer.config import ProducerConfig
 from buffer.errors import IdempotencyConflict, InvalidInput, ProducerStopped
+from buffer.marks import client_id_bytes
 from buffer.produce.client_seqs import is_overtaken
 from buffer.produce.durability import WriteHandle
 from buffer.produce.producer import Producer
@@ -37,16 +39,34 @@ class Source:
 
 
 def sources(path: Path, client_id: str) -> list[Source]:
-    """The file itself, or the files of a folder and of those in it, by name. Hidden ones are left out."""
+    """The file itself, or the files of a folder and of those in it, by name. Hidden ones are left out.
+
+    Raises OSError for a folder that cannot be read, and InvalidInput for a file whose path cannot be a client's name.
+    """
     if not path.is_dir():
         return [Source(path, client_id)]
-    files = (file for file in sorted(path.rglob("*")) if file.is_file())
-    names = ((file, file.relative_to(path)) for file in files)
-    return [
-        Source(file, f"{client_id}/{name.as_posix()}")
-        for file, name in names
-        if not any(part.startswith(".") for part in name.parts)
-    ]
+    return [Source(file, _client_of(file, path, client_id)) for file in sorted(_files(path)) if file.is_file()]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    def unreadable(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed meanwhile
+            raise error  # its files would be left out in silence
+
+    for folder, folders, names in os.walk(path, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _client_of(file: Path, folder: Path, client_id: str) -> str:
+    own = f"{client_id}/{file.relative_to(folder).as_posix()}"
+    try:
+        client_id_bytes(own)
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{str(file)!r} cannot be told apart from other files by its path, rename it: {error}"
+        ) from error
+    return own
 
 
 class Run(Protocol):
