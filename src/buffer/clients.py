@@ -48,7 +48,7 @@ from buffer.ledger.clients import (
     standing,
 )
 from buffer.manifest import Manifest
-from buffer.marks import Mark, batch_name, client_id_bytes
+from buffer.marks import Mark, batch_name, client_id_bytes, newest_marks
 from buffer.queue import QueueConsumer, manifest_observer
 from buffer.store.base import CanSwap
 
@@ -60,6 +60,7 @@ class ClientLedger:
         self, store: CanSwap, manifest_path: str, clock: Clock, *, timeout_s: float = CAS_BACKOFF.timeout_s
     ) -> None:
         self._clock = clock
+        self._manifest_path = manifest_path
         self._journal = Journal(store, manifest_path, clock, ClientsView, timeout_s=timeout_s)
 
     @property
@@ -83,6 +84,17 @@ class ClientLedger:
     def keep(self, manifest: Manifest, through: int) -> None:
         """Keep the marks of the entries up to `through`, which are about to leave `manifest`."""
         self._change(lambda found: absorb(found, manifest, through))
+
+    def check_left(self, client_ids: Iterable[str], manifest: Manifest) -> None:
+        """Raises InvalidInput, naming one of these clients whose calls still wait in the queue: they count while they
+        do, and are kept here when they leave. So whoever forgets it forgets nothing. Read the manifest before that."""
+        waiting = newest_marks(manifest)
+        for name in client_ids:
+            if name in waiting:
+                raise InvalidInput(
+                    f"client {name!r} still has calls in the queue, the newest at sequence {waiting[name].sequence} of "
+                    f"{self._manifest_path!r}, so it would not start anew: let a reader finish them, then forget it"
+                )
 
     def forget(self, client_ids: Iterable[str]) -> None:
         """Let these clients start anew. Raises InvalidInput, naming one that has no mark; then nothing has changed."""

@@ -243,7 +243,8 @@ def test_should_list_and_forget_clients(buffer: InProcess, tmp_path: Path) -> No
     for name in ("a", "b"):
         with Producer(ProducerConfig(store=str(store)), client_id=name) as producer:
             producer.produce([b"x"], client_seq=7)
-    assert buffer("clients", "forget", "--store", store, "a").code == 2, "it is in the queue: there is no mark yet"
+    waits = buffer("clients", "forget", "--store", store, "a")
+    assert (waits.code, "still has calls in the queue" in waits.err) == (2, True)
     drain(store)
     listed = buffer("clients", "list", "--store", store)
     assert listed.code == 0
@@ -253,6 +254,23 @@ def test_should_list_and_forget_clients(buffer: InProcess, tmp_path: Path) -> No
     assert [(c["client_id"], c["client_seq"], c["sequence"]) for c in found["clients"]] == [("b", 7, 1)]
     assert found["lost"] is None
     assert buffer("clients", "forget", "--store", store).code == 2
+
+
+def test_should_not_forget_a_client_whose_calls_wait_in_the_queue(buffer: InProcess, tmp_path: Path) -> None:
+    """They are kept anew when they leave: the client's new calls would be taken for replays of the old ones."""
+    store = tmp_path / "q"
+    for client_seq in (0, 1):
+        with Producer(ProducerConfig(store=str(store)), client_id="a") as producer:
+            producer.produce([b"x"], client_seq=client_seq)
+        if client_seq == 0:
+            drain(store)
+    refused = buffer("clients", "forget", "--store", store, "a")
+    assert refused.code == 2
+    assert "client 'a' still has calls in the queue, the newest at sequence 1" in refused.err
+    drain(store)
+    assert buffer("clients", "forget", "--store", store, "a").code == 0
+    with Producer(ProducerConfig(store=str(store)), client_id="a") as producer:
+        assert producer.next_client_seq == 0
 
 
 def test_should_tell_of_lost_marks_and_let_an_operator_accept_it(buffer: InProcess, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def forget(client_ids: tuple[str, ...], accept_loss: bool, as_json: bool, **opti
     """Forget how far clients are: each of them starts anew. Stop their producers first.
 
     Marks do not expire by themselves. A client that is gone for good leaves a line in the ledger; this takes it out.
-    What such a client still has in the queue counts until it has left.
+    One that still has calls in the queue is refused: they count, and would be kept anew when they leave.
 
     \b
     Examples:
@@ -108,7 +108,9 @@ def forget(client_ids: tuple[str, ...], accept_loss: bool, as_json: bool, **opti
     if not client_ids and not accept_loss:
         raise click.UsageError("forget whom? Name clients, or pass --lost")
     ledger = _ledger(config, store)
-    ledger.forget(client_ids)
+    if client_ids:
+        ledger.check_left(client_ids, read_manifest(store, config.manifest_path))
+        ledger.forget(client_ids)
     if accept_loss:
         ledger.accept_loss(lambda: read_manifest(store, config.manifest_path))
     if as_json:
