@@ -86,6 +86,26 @@ def test_should_count_each_file_of_a_folder_by_itself(buffer: InProcess, tmp_pat
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "pieces", "records"),
+    [
+        ((), (b"one\ntw", b"o\n", b"three"), [b"one", b"two"]),
+        (("--length-prefixed",), (b"\3\0\0\0one\3\0", b"\0\0two\5", b"\0"), [b"one", b"two"]),
+    ],
+)
+def test_should_leave_the_end_of_a_growing_file_to_a_later_run(
+    buffer: InProcess, tmp_path: Path, options: tuple[str, ...], pieces: tuple[bytes, ...], records: list[bytes]
+) -> None:
+    command = ("produce", "--store", tmp_path / "q", "--client-id", "a", "--growing", *options)
+    for piece in pieces:
+        with (tmp_path / "log").open("ab") as file:
+            file.write(piece)
+        ran = buffer(*command, "--from", tmp_path / "log")
+        assert (ran.code, ran.err) == (0, "")
+    assert queued(tmp_path / "q") == records
+    assert buffer("produce", "--store", tmp_path / "q", "--growing", tmp_path / "log").code == 2
+
+
 def test_should_not_leave_out_a_folder_that_it_may_not_read(buffer: InProcess, tmp_path: Path) -> None:
     """Its files would be missing, and the command would say that all is durable."""
     with _as_nobody(), TemporaryDirectory() as folder:  # one that nobody may enter, unlike pytest's own

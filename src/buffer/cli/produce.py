@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -196,6 +197,7 @@ class Tally:
     metavar="PATH",
     help="A file, or a folder of files: whatever is not in the queue yet. Needs --client-id.",
 )
+@click.option("--growing", is_flag=True, help="With --from: leave a last record that lacks its end for a later run.")
 @json_option
 def produce(
     files: tuple[Path, ...],
@@ -204,6 +206,7 @@ def produce(
     metadata: str,
     client_id: str | None,
     resumed: Path | None,
+    growing: bool,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -225,19 +228,22 @@ def produce(
     ones that --skip-empty leaves out: `tail -n +43 file` begins at number 42, `sed -n 11,20p file` prints 10..19.
 
     With --client-id and --from each record gets into the queue once, however often the command is killed: run it
-    again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed: a
-    last line without its end counts as a record, so what another program is still writing must grow by whole lines.
+    again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed. A
+    last line without its end counts as a record, and what is added to it later is never looked at: for files that
+    another program is still writing pass --growing.
     In a folder every file counts by itself, under its path; files whose names begin with a dot are left out. One that
     is renamed, as logs are when they are rotated, is a new one, and all of its records get into the queue again.
     """
     config = settings(ProducerConfig, options)
     clock, tally, signals = SystemClock(), Tally(), _Signals()
     started_s = clock.monotonic_s()
-    reader: Reader = read_length_prefixed if length_prefixed else read_lines
+    reader: Reader = partial(read_length_prefixed if length_prefixed else read_lines, growing=growing)
     trouble: Exception | None = None
     payload = metadata.encode("utf-8", "surrogateescape")  # an argument may hold any bytes, and they stay as they are
     if (client_id is None) != (resumed is None) or (resumed is not None and files):
         raise click.UsageError("--client-id and --from PATH go together, and with no other FILE")
+    if growing and resumed is None:
+        raise click.UsageError("--growing needs --from PATH: otherwise nobody comes back for the last record")
     if resumed is None and not files and sys.stdin is None:
         raise InvalidInput("stdin is closed, so there is nothing to read: pipe the records in, or name files")
     run = _Run(config, reader, signals, tally)

@@ -67,8 +67,8 @@ def read_chunks(descriptor: int, limit: int = CHUNK_BYTES, stopped: Callable[[],
         yield b"".join(parts)
 
 
-def read_lines(chunks: Iterable[bytes], max_record_bytes: int) -> Records:
-    """Raises InvalidInput at a line that no batch could hold."""
+def read_lines(chunks: Iterable[bytes], max_record_bytes: int, *, growing: bool = False) -> Records:
+    """Raises InvalidInput at a line that no batch could hold. While the input is `growing` a line needs its end."""
     begun: list[bytes] = []  # the parts of a line that goes on in the next chunk
     begun_bytes = 0
     for chunk in chunks:
@@ -86,12 +86,13 @@ def read_lines(chunks: Iterable[bytes], max_record_bytes: int) -> Records:
                 f"a line has more than {max_record_bytes:,} bytes, and max_batch_bytes allows no larger record; "
                 "is the input text? Binary records need --length-prefixed"
             )
-    if begun:
+    if begun and not growing:
         yield [b"".join(begun)]
 
 
-def read_length_prefixed(chunks: Iterable[bytes], max_record_bytes: int) -> Records:
-    """Raises InvalidInput at a length that no batch could hold, and at an end in the middle of a record."""
+def read_length_prefixed(chunks: Iterable[bytes], max_record_bytes: int, *, growing: bool = False) -> Records:
+    """Raises InvalidInput at a length that no batch could hold, and, unless the input is `growing`, at an end in the
+    middle of a record."""
     begun: list[bytes] = []
     begun_bytes, needed = 0, _LENGTH_BYTES
     for chunk in chunks:
@@ -105,7 +106,7 @@ def read_length_prefixed(chunks: Iterable[bytes], max_record_bytes: int) -> Reco
             yield records
         begun = [data[at:]] if at < len(data) else []
         begun_bytes = len(data) - at
-    if begun_bytes:
+    if begun_bytes and not growing:
         raise InvalidInput(
             f"the input ends in the middle of a record: {begun_bytes} bytes are there, {needed} are needed. What "
             "came before was produced"

@@ -7,7 +7,8 @@ cut anywhere: each one carries the numbers of all its records, and what is in th
 - The append of a run that was killed may land a moment after the next run asked. That one gets a conflict, asks again
   and goes on behind it.
 - A file that has grown goes on, if it grew by whole records: a last line without its end was one, and what is added to
-  it later is never looked at. Nobody can tell by a number that the record was longer afterwards.
+  it later is never looked at. Nobody can tell by a number that the record was longer afterwards. With `--growing` it is
+  none, for whoever writes the file may be in the middle of it: what is written through a buffer ends anywhere.
 - One that has become shorter than what the queue has of it is refused.
 - In a folder each file is a client of its own, by its path there: files that come later or are removed move nothing.
 """
