@@ -454,6 +454,24 @@ def test_should_name_the_folder_when_it_is_read_only() -> None:
         assert store.get("a") == found
 
 
+def test_should_name_the_lock_that_another_user_made() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        store = LocalStore(folder)
+        store.put("a", b"one")
+        (lock,) = (Path(folder) / local.LOCK_FOLDER).iterdir()
+        lock.chmod(0o444)
+        Path(folder).chmod(0o777)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            for write in (lambda: store.put("a", b"two"), lambda: store.put_if_match("a", b"two", "1")):
+                with pytest.raises(StoreUnusable, match=f"Permission denied for its lock, '{lock}'.*umask 002"):
+                    write()
+        finally:
+            os.seteuid(user)
+
+
 @contextmanager
 def _read_only(folder: Path) -> Iterator[None]:
     """The folder may not be written, also where the tests run as root."""

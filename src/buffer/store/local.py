@@ -370,6 +370,11 @@ class LocalStore:
             )
         unusable = error.errno in _UNUSABLE
         hint = "; check the folder, its permissions and the free space" if unusable else ""
+        if isinstance(error, PermissionError) and f"/{LOCK_FOLDER}/" in str(error.filename):
+            hint = (
+                f" for its lock, {str(error.filename)!r}; check the permissions: all who write to a store must be able "
+                "to write to the locks that others made, as one user, or as a group with the umask 002"
+            )
         return (StoreUnusable if unusable else StorageError)(
             f"cannot {action} {location!r} in the folder {str(path.parent)!r}: {reason}{hint}",
             location=location,
