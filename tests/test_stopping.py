@@ -207,3 +207,35 @@ def test_should_replace_a_handler_that_was_set_from_c_and_leave_the_systems_own_
     program = [sys.executable, "-X", "faulthandler", "-c", FROM_C.replace("ONCE", str(once))]
     ran = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.returncode) == ("its own True SIG_DFL\n", 0), ran.stderr
+
+
+FORKED = """
+import os, signal, threading
+from buffer.stopping import on_signals
+
+came, codes = [], []
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(9))
+
+def fork(number):
+    child = os.fork()
+    if child == 0:
+        signal.raise_signal(number)
+        os._exit(0)  # it went on
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+with on_signals(came.append, [signal.SIGTERM, signal.SIGUSR1], once=ONCE):
+    thread = threading.Thread(target=fork, args=(signal.SIGTERM,))  # as handlers of a worker run
+    thread.start()
+    thread.join()
+    fork(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+print(codes, came == [signal.SIGTERM])
+"""
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_should_leave_the_signals_of_a_child_that_forks_off_to_whoever_had_them_before(once: bool) -> None:
+    """Or `terminate` of a process that a worker's handler has started would do nothing."""
+    program = [sys.executable, "-W", "ignore", "-c", FORKED.replace("ONCE", str(once))]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == (f"[{-signal.SIGTERM}, 9] True\n", 0), ran.stderr

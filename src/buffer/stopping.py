@@ -9,6 +9,7 @@ the flag is set; nobody holds another while he waits, and releasing never waits.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator
@@ -59,6 +60,8 @@ def on_signals(
     `once`: of each signal only the first one does, and the next is handled as before. Outside of the main thread this
     does nothing: Python has signals there alone. `act` may interrupt any line of the main thread, which may hold a lock
     or be in the middle of a write: it takes no lock, and it neither logs nor prints. It may raise.
+
+    A child that forks off meanwhile has nothing here to bring to an end: its signals are handled as before.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -66,9 +69,14 @@ def on_signals(
     # All of them before the first is replaced: a signal may come in between. None is a handler that was not set from
     # Python: nobody can put that one back, and `signal` refuses it.
     earlier = {number: signal.getsignal(number) or signal.SIG_DFL for number in numbers}
+    pid = os.getpid()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         came = signal.Signals(number)
+        if os.getpid() != pid:
+            signal.signal(came, earlier[came])
+            signal.raise_signal(came)
+            return
         act(came)
         if once:
             signal.signal(came, earlier[came])
