@@ -82,8 +82,9 @@ class Fetching:
 
         def verb(section: Leases, by: Stamp) -> tuple[Leases, None]:
             section = rules.refuse(rules.nack(section, by, failed), by, refused)
-            for nack in away:  # the store failed, not the batch: no attempt is lost
-                section = rules.snooze(section, by, [nack.handle], nack.delay_ms)
+            for delay_ms in {nack.delay_ms for nack in away}:  # the store failed, not the batch: no attempt is lost
+                handles = [nack.handle for nack in away if nack.delay_ms == delay_ms]
+                section = rules.snooze(section, by, handles, delay_ms)
             return section, None
 
         try:
