@@ -9,6 +9,7 @@ import pytest
 from buffer.config import ConsumerConfig, LeaseConfig
 from buffer.consume.consumer import Consumer
 from buffer.inspect import status as inspect_status
+from buffer.inspect.status import queue_status
 from buffer.leases import LeaseQueue
 from buffer.ledger.binding import Binding
 from buffer.manifest import Manifest
@@ -17,6 +18,7 @@ from buffer.queue import QueueConsumer
 from buffer.store import Store
 from buffer.testing import ManualClock
 from buffer_delta.load.plans import Plans
+from buffer_delta.serve.status import Limits
 from buffer_delta.serve.watch import Watch
 from tests.consume.consumer_support import fill
 from tests.serve.serve_support import LIMITS, TABLE, FakeLoader
@@ -63,6 +65,46 @@ def test_should_count_what_workers_have_left_and_say_when_none_of_them_comes(mem
     status = watching.status()
     assert (status.state, status.needs_restart) == ("stuck", False)
     assert status.reason == "6 batches waiting, none taken by a worker for 10 min 1 s"
+
+
+def test_should_tell_of_what_workers_have_finished_no_more_though_it_is_in_the_manifest(
+    memory: Store, clock: ManualClock
+) -> None:
+    """It stays there while they are at work: an alert on its age would never end."""
+    more(memory, clock, 6)
+    queue = LeaseQueue.open(config(memory), LeaseConfig(), clock=clock)
+    clock.advance(3600)
+    more(memory, clock, 4)
+    clock.advance(1)
+    queue.ack(queue.consume(6))
+    held = list(queue.consume(4))
+    queue.ack(held[1])
+    watching = Watch(memory, config(memory), limits=Limits(max_lag_s=60), clock=clock)
+    watching.look()
+    status, found = watching.status(), queue_status(memory, clock=clock)
+    assert (status.state, status.lag_seconds, status.lag_batches) == ("waiting", 1.0, 3)
+    one_size = next(iter(memory.list("ingest"))).size
+    assert status.backlog_bytes == 3 * one_size
+    assert found.objects is not None
+    assert (found.objects.waiting_bytes, found.objects.unreferenced) == (3 * one_size, 0)
+    assert (found.length, found.first_sequence, found.lag_seconds) == (3, 6, 1.0)
+    assert found.facts()["acked"] == "through 5"
+    queue.ack([held[0], *held[2:]])
+    watching.look()
+    status, found = watching.status(), queue_status(memory, clock=clock)
+    assert (status.state, status.lag_seconds, status.backlog_bytes) == ("idle", 0.0, 0)
+    assert (found.length, found.lag_seconds, found.facts()["waiting"]) == (0, 0.0, "nothing")
+    queue.close()
+
+
+def test_should_count_all_that_a_consumer_has_to_read_that_took_the_queue_from_workers(
+    memory: Store, clock: ManualClock
+) -> None:
+    left_by_workers(memory, clock)
+    assert queue_status(memory, clock=clock).length == 6
+    _foreign(memory, clock)
+    manifest = Manifest.from_bytes(memory.get(MANIFEST).data)
+    assert queue_status(memory, clock=clock).length == len(manifest)
 
 
 def test_should_not_call_workers_stuck_while_one_holds_a_batch_or_none_is_to_be_taken(
@@ -176,7 +218,7 @@ def test_should_not_walk_the_manifest_for_each_status(
     walked = count_walked(monkeypatch)
     parsed: list[Manifest] = []
     real = inspect_status.ingestion_times
-    monkeypatch.setattr("buffer_delta.serve.watch.ingestion_times", lambda m: parsed.append(m) or real(m))
+    monkeypatch.setattr("buffer_delta.serve.watch.ingestion_times", lambda m, first: parsed.append(m) or real(m, first))
     told = {watching.status().lag_seconds for _ in range(10)}
     assert told == {0.0}
     assert (sum(walked), parsed) == (0, [])

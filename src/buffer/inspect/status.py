@@ -16,6 +16,9 @@ from typing import Any, Literal, Protocol
 from buffer.clock import Clock, SystemClock
 from buffer.errors import CorruptLedger, InvalidInput, ManifestLost, ObjectNotFound
 from buffer.inspect.human import human_bytes, human_seconds, human_time, plural
+from buffer.ledger.from_workers import still_theirs, workers_of
+from buffer.ledger.lease_steps import is_finished
+from buffer.ledger.leases import Leases
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor
@@ -41,19 +44,23 @@ class Objects:
     count: int
     bytes: int
     waiting_bytes: int
-    """Of the batches that are in the queue."""
+    """Of the batches that wait."""
     unreferenced: int
     """Objects in no entry: loaded already and not collected yet, or left behind by a producer that died."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One look at a queue."""
+    """One look at a queue.
+
+    What workers with leases have finished does not wait, though it stays in the manifest for a while.
+    """
 
     store: str
     manifest: str
     epoch: int
     first_sequence: int
+    """The first that waits; the next one to come if none does."""
     next_sequence: int
     length: int
     """Batches that wait."""
@@ -211,11 +218,25 @@ def queue_status(
     """
     ledger = read_ledger(store, manifest_path)
     manifest = read_manifest(store, manifest_path)
-    objects = count_objects(store.list(data_path_prefix), manifest) if data_path_prefix is not None else None
-    return status_of(store.url, manifest_path, manifest, ledger, objects, now_ms=clock.now_ms())
+    workers = _workers(ledger, manifest)
+    objects = None
+    if data_path_prefix is not None:
+        objects = count_objects(store.list(data_path_prefix), manifest, workers)
+    return status_of(store.url, manifest_path, manifest, ledger, objects, now_ms=clock.now_ms(), workers=workers)
 
 
 # Deciding
+
+
+def _workers(ledger: Ledger | None, manifest: Manifest) -> Leases | None:
+    """Those who have the queue. A section that cannot be read hides nothing else: see `buffer leases status`."""
+    if ledger is None:
+        return None
+    try:
+        left = workers_of(ledger)
+    except CorruptLedger:
+        return None
+    return still_theirs(left, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch, app_id=ledger.app_id)
 
 
 def status_of(
@@ -227,31 +248,43 @@ def status_of(
     *,
     now_ms: int,
     times: tuple[int | None, int | None] | None = None,
+    workers: Leases | None = None,
 ) -> QueueStatus:
-    """What was read, as one value. `store` is the store's public URL; `times` the `ingestion_times`, if known."""
-    oldest, newest = times or ingestion_times(manifest)
+    """What was read, as one value. `store` is the store's public URL; `times` the `ingestion_times`, if known;
+    `workers` the section of those who have the queue."""
+    first = first_waiting(manifest, workers)
+    length = len(manifest) if workers is None else max(0, workers.depth(manifest.next_sequence))
+    oldest, newest = times or ingestion_times(manifest, first)
     return QueueStatus(
         store=store,
         manifest=manifest_path,
         epoch=manifest.epoch,
-        first_sequence=manifest.first_sequence,
+        first_sequence=first,
         next_sequence=manifest.next_sequence,
-        length=len(manifest),
+        length=length,
         manifest_bytes=len(manifest.to_bytes()),
         oldest_ingestion_ms=oldest,
         newest_ingestion_ms=newest,
-        lag_seconds=_lag_seconds(len(manifest), oldest, now_ms),
+        lag_seconds=_lag_seconds(length, oldest, now_ms),
         objects=objects,
         ledger=ledger,
     )
 
 
-def ingestion_times(manifest: Manifest) -> tuple[int | None, int | None]:
-    """When the first call of the oldest batch and the last call of the newest one were accepted, as far as they tell.
+def first_waiting(manifest: Manifest, workers: Leases | None) -> int:
+    """The first sequence that waits; the next one to come if none does."""
+    if workers is None:
+        return manifest.first_sequence
+    return max(manifest.first_sequence, min(workers.finished_through + 1, manifest.next_sequence))
+
+
+def ingestion_times(manifest: Manifest, first: int) -> tuple[int | None, int | None]:
+    """When the first call of the batch `first` and the last call of the newest one were accepted, as far as they tell.
 
     Of a batch without metadata the name tells when it was made.
     """
-    return _entry_time_ms(manifest.oldest(), 0), _entry_time_ms(manifest.newest(), -1)
+    oldest = manifest.oldest() if first <= manifest.first_sequence else manifest.read(first)
+    return _entry_time_ms(oldest, 0), _entry_time_ms(manifest.newest(), -1)
 
 
 def _entry_time_ms(entry: BatchDescriptor | None, item: int) -> int | None:
@@ -269,9 +302,11 @@ def _lag_seconds(length: int, oldest_ms: int | None, now_ms: int) -> float | Non
     return None if oldest_ms is None else max(0, now_ms - oldest_ms) / 1000
 
 
-def count_objects(listed: Iterable[ObjectInfo], manifest: Manifest) -> Objects:
+def count_objects(listed: Iterable[ObjectInfo], manifest: Manifest, workers: Leases | None = None) -> Objects:
     """Sums over the batch objects of a listing; whatever else lies there is not counted."""
-    waiting = {batch_ulid(entry.location) for entry in manifest}
+    waiting = {
+        batch_ulid(entry.location): workers is None or not is_finished(workers, entry.sequence) for entry in manifest
+    }
     count = total = waiting_bytes = unreferenced = 0
     for item in listed:
         ulid = batch_ulid(item.location)
@@ -279,10 +314,10 @@ def count_objects(listed: Iterable[ObjectInfo], manifest: Manifest) -> Objects:
             continue
         count += 1
         total += item.size
-        if ulid in waiting:
-            waiting_bytes += item.size
-        else:
+        if ulid not in waiting:
             unreferenced += 1
+        elif waiting[ulid]:
+            waiting_bytes += item.size
     return Objects(count, total, waiting_bytes, unreferenced)
 
 

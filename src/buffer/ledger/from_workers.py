@@ -41,6 +41,18 @@ def workers_of(ledger: Envelope | None, *, location: str | None = None) -> Lease
         ) from error
 
 
+def still_theirs(leases: Leases | None, *, ledger_epoch: int, queue_epoch: int, app_id: str | None) -> Leases | None:
+    """The section while the queue is the workers': their epoch is the ledger's and the manifest's.
+
+    The section stays where it is when another reader takes the queue over, and nobody writes it any more. What it says
+    then of depth and leases was true once. A loader names itself in the ledger, a consumer puts its epoch there, one
+    that knows no ledger has its epoch in the manifest alone.
+    """
+    if leases is None or app_id is not None:
+        return None
+    return leases if leases.epoch == ledger_epoch == queue_epoch else None
+
+
 def check_free(leases: Leases, clock_ms: int) -> None:
     """Raises QueueBound while the workers of a queue have something in hand that a loader cannot take over."""
     now_ms = leases.now_ms(clock_ms)

@@ -19,9 +19,10 @@ from typing import Protocol
 from buffer.clock import Clock, SystemClock
 from buffer.config import ConsumerConfig
 from buffer.errors import BufferQueueError, ObjectNotFound
-from buffer.inspect.status import QueueStatus, ingestion_times, read_manifest, status_of
+from buffer.inspect.status import QueueStatus, first_waiting, ingestion_times, read_manifest, status_of
 from buffer.leases.values import stats_of
 from buffer.ledger.clients import Clients, ClientsView, hole
+from buffer.ledger.from_workers import still_theirs
 from buffer.ledger.leases import LeaseLedger, Leases
 from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
@@ -90,16 +91,11 @@ class _Seen:
 
     @property
     def workers(self) -> Leases | None:
-        """The section while the queue is the workers': their epoch is the ledger's and the manifest's.
-
-        It stays where it is when another reader takes the queue over, and nobody writes it any more. What it says then
-        of depth and leases was true once. A loader names itself in the ledger, a consumer puts its epoch there, one
-        that knows no ledger has its epoch in the manifest alone.
-        """
+        """The section while the queue is the workers'."""
         leases, ledger, manifest = self.leases, self.ledger, self.manifest
-        if leases is None or ledger is None or manifest is None or ledger.app_id is not None:
+        if ledger is None or manifest is None:
             return None
-        return leases if leases.epoch == ledger.epoch == manifest.epoch else None
+        return still_theirs(leases, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch, app_id=ledger.app_id)
 
     def bytes_in(self, manifest: Manifest | None) -> int | None:
         """Of the batches of this manifest, ours or a newer one: without those that came since our look."""
@@ -107,8 +103,14 @@ class _Seen:
             return 0
         if manifest is None or self.manifest is None or self.sizes is None:
             return None
-        left = min(max(0, manifest.first_sequence - self.manifest.first_sequence), len(self.sizes) - 1)
-        return self.sizes[-1] - self.sizes[left]
+        sizes, begin = self.sizes, self.manifest.first_sequence
+
+        def before(sequence: int) -> int:
+            return sizes[min(max(0, sequence - begin), len(sizes) - 1)]
+
+        finished = () if self.workers is None else self.workers.finished
+        done = sum(before(last + 1) - before(first) for first, last in finished)
+        return sizes[-1] - before(first_waiting(manifest, self.workers)) - done
 
 
 class Watch:
@@ -132,8 +134,8 @@ class Watch:
         self._limits = limits or Limits()
         self._clock = clock or SystemClock()
         self._seen = _Seen()
-        self._timed: tuple[Manifest, tuple[int | None, int | None]] | None = None
-        """The manifest that was told of last, and what `ingestion_times` says of it."""
+        self._timed: tuple[Manifest, int, tuple[int | None, int | None]] | None = None
+        """The manifest that was told of last, what waits first in it, and what `ingestion_times` says of them."""
         self._problem: str | None = None
         self._looked_s = self._moved_s = self._clock.monotonic_s()
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_KEPT)
@@ -165,14 +167,14 @@ class Watch:
         """Everything that can fail for what an object holds fails here, not where somebody asks."""
         ledger, ledger_version, leases, section = self._read_ledger()
         manifest, version = self._read_manifest()
-        self._status_of(manifest, ledger, self._clock.now_ms())
-        if leases is not None:
-            stats_of(leases, manifest.next_sequence, self._clock.now_ms())
         same = (version, ledger_version) == (self._seen.manifest_version, self._seen.ledger_version)
         clients = self._seen.clients if same else _client_facts(section, manifest) if section is not None else None
-        return _Seen(
-            manifest, version, ledger, ledger_version, leases, section, clients, self._sizes_of(manifest, version)
-        )
+        sizes = self._sizes_of(manifest, version)
+        found = _Seen(manifest, version, ledger, ledger_version, leases, section, clients, sizes)
+        self._status_of(manifest, ledger, found.workers, self._clock.now_ms())
+        if leases is not None:
+            stats_of(leases, manifest.next_sequence, self._clock.now_ms())
+        return found
 
     def _sizes_of(self, manifest: Manifest, version: Version) -> tuple[int, ...] | None:
         if self._sizes is None or manifest.entry_count > SIZED_MAX:
@@ -229,7 +231,7 @@ class Watch:
         manifest = _newer(seen.manifest, known)
         queue = None
         if manifest is not None:
-            queue = self._status_of(manifest, seen.ledger, now_ms)
+            queue = self._status_of(manifest, seen.ledger, seen.workers, now_ms)
         leases = None
         if seen.workers is not None and manifest is not None:
             leases = stats_of(seen.workers, manifest.next_sequence, now_ms)
@@ -248,12 +250,15 @@ class Watch:
             place=f"{self._store.url} {self._path}",
         )
 
-    def _status_of(self, manifest: Manifest, ledger: Ledger | None, now_ms: int) -> QueueStatus:
+    def _status_of(self, manifest: Manifest, ledger: Ledger | None, workers: Leases | None, now_ms: int) -> QueueStatus:
         """Whoever asks again about the same manifest costs no second walk to its end, and no parse of its entries."""
-        timed = self._timed  # looked at once: another thread may be asking
-        if timed is None or timed[0] is not manifest:
-            self._timed = timed = (manifest, ingestion_times(manifest))
-        return status_of(self._store.url, self._path, manifest, ledger, None, now_ms=now_ms, times=timed[1])
+        first, timed = first_waiting(manifest, workers), self._timed  # looked at once: another thread may be asking
+        if timed is None or timed[0] is not manifest or timed[1] != first:
+            self._timed = timed = (manifest, first, ingestion_times(manifest, first))
+        times = timed[2]
+        return status_of(
+            self._store.url, self._path, manifest, ledger, None, now_ms=now_ms, times=times, workers=workers
+        )
 
     def history(self) -> list[Sample]:
         """The last hour, the newest last."""
