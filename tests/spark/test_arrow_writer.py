@@ -99,6 +99,27 @@ def test_should_hold_what_spark_would_write(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("calendar", ["LEGACY", "EXCEPTION"])
+def test_should_hold_old_dates_whatever_calendar_the_reading_session_assumes(
+    spark: SparkSession, table: Path, calendar: str
+) -> None:
+    rows = spark.sql(
+        "SELECT DATE'1500-01-01' AS day, TIMESTAMP'0001-01-05 00:00:00' AS at, ARRAY(DATE'1582-10-04') AS nested,"
+        " TIMESTAMP_NTZ'1500-01-01 00:00:00' AS ntz"
+    )
+    append(target(spark, table), rows)
+    assert by_arrow(table) == [True]
+    text = ["CAST(day AS STRING)", "CAST(at AS STRING)", "CAST(ntz AS STRING)", "CAST(nested AS STRING)"]
+    wanted = rows.selectExpr(*text).collect()
+    setting = "spark.sql.parquet.datetimeRebaseModeInRead"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, calendar)  # the latter is the default of Spark 3
+    try:
+        assert read(spark, table).selectExpr(*text).collect() == wanted
+    finally:
+        spark.conf.set(setting, before)
+
+
 def test_should_let_spark_skip_files_and_keep_house(spark: SparkSession, table: Path) -> None:
     properties = {"delta.enableChangeDataFeed": "true"}
     into = target(spark, table, partition_by=["part"], properties=properties)

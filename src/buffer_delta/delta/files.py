@@ -13,7 +13,7 @@ The rules:
 
 The files are what Spark's reader expects of Spark's writer: nested columns are named `list.element` and
 `key_value.key/value`, decimals are stored as integers up to 18 digits, timestamps as microseconds in INT64, and every
-column may be null in the file also where the table's may not.
+column may be null in the file also where the table's may not. They say by which calendar their dates are (`_CALENDAR`).
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ ROW_GROUP_BYTES = 64 * MIB
 ROW_GROUP_ROWS = 1_000_000
 PAGE_BYTES = MIB
 UPLOADS_MAX = 4  # small files of many partitions go up side by side
+_CALENDAR = {"org.apache.spark.version": "3.1.0"}
+"""To Spark: dates and times by the calendar of today, as every release since this one writes them. Of a file that does
+not say so, a session that asks for the older calendar reads dates before 1582 as others, and Spark 3 reads none."""
 PIECE_OVERHEAD_BYTES = 256  # of Arrow's own for each column of a slice of a batch: many small ones add up
 
 
@@ -123,6 +126,7 @@ class _OpenFile:
                 store_decimal_as_integer=True,
                 write_page_index=True,
             )
+            self._parquet.add_key_value_metadata(_CALENDAR)
         self._parquet.write_table(table, row_group_size=max(1, self._waiting_rows))
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
 
