@@ -123,6 +123,18 @@ def test_should_name_what_cannot_be_written(form: str, batch: pa.RecordBatch, me
 
 
 @pytest.mark.parametrize("form", ["json", "avro", "arrow"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_should_refuse_text_that_is_none_instead_of_spoiling_the_rows_beside_it(form: str, nested: bool) -> None:
+    """A string of Spark's may hold any bytes, and an entry in the format `arrow` holds many rows."""
+    good = pa.array(["a", "b"])
+    text = pa.StringArray.from_buffers(2, good.buffers()[1], pa.py_buffer(b"\xffb"))
+    column = pa.StructArray.from_arrays([text], ["inner"]) if nested else text
+    batch = rows(id=pa.array([1, 2]), s=column)
+    with pytest.raises(InvalidInput, match=r"'s' has text that is not UTF-8 .* make_valid_utf8\(s\)"):
+        list(encoder_for(form, batch.schema).parts(batch))
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "arrow"])
 def test_should_not_write_a_variant_as_the_bytes_it_is_made_of(form: str) -> None:
     schema = to_arrow_schema(StructType([StructField("id", LongType()), StructField("v", VariantType())]))
     with pytest.raises(InvalidInput, match=r"'v' is a VARIANT, which no format holds: select to_json\(v\)"):

@@ -48,6 +48,8 @@ class Encoder:
 
     def parts(self, rows: pa.RecordBatch) -> Iterator[Part]:
         """The entries of some rows, in order. Raises InvalidInput for a value that cannot be one."""
+        if self.format != "raw":
+            _check_texts(rows.select(list(self.columns)))
         for piece, metadata in self._runs(rows):
             if piece.num_rows:
                 yield self._entries(piece.select(list(self.columns))), metadata
@@ -136,6 +138,18 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _check_texts(rows: pa.RecordBatch) -> None:
+    """Spark takes any bytes for a STRING. A reader refuses the whole entry then, with every row in it."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(
+                f"the column {name!r} has text that is not UTF-8 ({error}): cast it to BINARY, or mend it with "
+                f"make_valid_utf8({name})"
+            ) from error
 
 
 def _json_texts(rows: pa.RecordBatch) -> list[bytes]:
