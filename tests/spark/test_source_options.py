@@ -8,6 +8,7 @@ import pytest
 from buffer.errors import InvalidConfig, InvalidInput
 from buffer.store.open import open_store
 from buffer_delta.spark.source import BufferDataSource
+from buffer_delta.spark.source.columns import asked_columns
 from buffer_delta.spark.source.encode import encoder_for
 from buffer_delta.spark.source.options import read_options
 
@@ -59,3 +60,23 @@ def test_should_hand_nested_store_options_over_as_the_store_wants_them() -> None
 def test_should_refuse_two_columns_of_one_name_before_any_task_runs(form: str) -> None:
     with pytest.raises(InvalidInput, match="two columns are named 'value'"):
         encoder_for(form, pa.schema([("value", pa.string()), ("value", pa.string())]))
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("option", [{}, {"schema": "none"}])
+def test_should_take_the_columns_of_the_data_from_a_schema_that_is_given(form: str, option: dict[str, str]) -> None:
+    asked = pa.schema([("id", pa.int64()), ("rest", pa.string()), ("_index", pa.int32())])
+    options = read_options({"path": "/queue", "format": form, "rescued_data": "rest", **option})
+    columns = asked_columns(options, asked, asked)
+    assert columns.decoder.format.schema.names == ["id", "rest"]
+
+
+def test_should_need_a_schema_for_csv_that_no_one_has_given() -> None:
+    with pytest.raises(InvalidConfig, match="the format 'csv' needs a schema"):
+        BufferDataSource({"path": "/queue", "format": "csv"}).schema()
+
+
+def test_should_name_all_columns_that_a_schema_may_ask_for() -> None:
+    asked = pa.schema([("value", pa.binary()), ("_metadata", pa.binary())])
+    with pytest.raises(InvalidConfig, match=r"has: value, _sequence, _index, _ingested_at, _entry_metadata$"):
+        asked_columns(read_options({"path": "/queue"}), asked, asked)

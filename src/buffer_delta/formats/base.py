@@ -55,6 +55,8 @@ class Format(ABC):
     """Whether one entry may give several rows: then `_index` numbers the rows of a batch, not its entries."""
     has_variants: ClassVar[bool] = False
     """Whether it may fill a table's VARIANT columns."""
+    needs_schema: ClassVar[bool] = False
+    """Whether it cannot be made without its option `schema`."""
     rescues_all_new: ClassVar[bool] = False
     """Whether a record that would bring a column, or another type for one, has something in the rescued column when it
     is parsed without: then parsing alone tells whether there is anything to `discover`."""

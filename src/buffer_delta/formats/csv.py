@@ -96,6 +96,7 @@ class CsvOptions(FormatOptions):
 class CsvFormat(Format):
     name: ClassVar[str] = "csv"
     many_rows: ClassVar[bool] = True
+    needs_schema: ClassVar[bool] = True
     Options: ClassVar[type[FormatOptions]] = CsvOptions
     options: CsvOptions
 

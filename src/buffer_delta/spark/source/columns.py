@@ -26,7 +26,7 @@ from buffer_delta.decode.fetching import Group
 from buffer_delta.decode.layout import RowLayout
 from buffer_delta.decode.policy import BadEntries, Filled, OnBad, Rescue
 from buffer_delta.decode.rows import RowDecoder
-from buffer_delta.formats.base import Format
+from buffer_delta.formats.base import RESCUED, Format
 from buffer_delta.formats.plain import RawFormat
 from buffer_delta.formats.schemas import arrow_schema
 from buffer_delta.spark.source.options import ReadOptions
@@ -126,19 +126,20 @@ def own_columns(options: ReadOptions) -> RowDecoder:
 def asked_columns(options: ReadOptions, asked: Any, target: pa.Schema) -> Columns:
     """The columns of a read that Spark wants with the StructType `asked`, whose Arrow schema is `target`."""
     layout = RowLayout.renamed(options.columns)
-    form = options.with_format()
-    if form.evolving:
-        form = options.with_format(_data_columns(form, layout, arrow_schema(asked)))
-    layout = _only(layout, target.names)
-    decoder = RowDecoder(form, layout, on_bad(form, options.mode))
+    form = None if options.lacks_schema else options.with_format()
+    if form is None or form.evolving:
+        rescued = options.format_options.get("rescued_data", RESCUED) if form is None else form.rescued_column
+        form = options.with_format(_data_columns(rescued, layout, arrow_schema(asked)))
+    decoder = RowDecoder(form, _only(layout, target.names), on_bad(form, options.mode))
+    left_out = [field.name for field in layout.arrow_fields() if field.name not in target.names]
     for field in target:
-        _check_column(field, decoder.schema, options.mode)
+        _check_column(field, decoder.schema, left_out, options.mode)
     return Columns(decoder, target)
 
 
-def _data_columns(form: Format, layout: RowLayout, asked: pa.Schema) -> pa.Schema:
+def _data_columns(rescued: str | None, layout: RowLayout, asked: pa.Schema) -> pa.Schema:
     """What of the schema asked for is the data's own."""
-    added = {field.name for field in layout.arrow_fields()} | {form.rescued_column, CORRUPT}
+    added = {field.name for field in layout.arrow_fields()} | {rescued, CORRUPT}
     fields = [field for field in asked if field.name not in added]
     if not fields:
         raise InvalidConfig(
@@ -156,10 +157,10 @@ def layout_names(layout: RowLayout) -> dict[str, str | None]:
     return {f: getattr(layout, f) for f in ("sequence", "index", "ingested_at", "metadata")}
 
 
-def _check_column(field: pa.Field, given: pa.Schema, mode: str) -> None:
+def _check_column(field: pa.Field, given: pa.Schema, left_out: list[str], mode: str) -> None:
     if field.name not in given.names:
         raise InvalidConfig(
-            f"the schema asks for a column {field.name!r}, but this read has: {', '.join(given.names)}",
+            f"the schema asks for a column {field.name!r}, but this read has: {', '.join([*given.names, *left_out])}",
             key="schema",
             value=field.name,
         )

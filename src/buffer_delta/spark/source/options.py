@@ -92,11 +92,16 @@ class ReadOptions:
     partition_bytes: int = 16 * MIB
     """About how many stored bytes a task reads."""
 
+    @property
+    def lacks_schema(self) -> bool:
+        """Whether the format cannot be made without columns, and no option gives them."""
+        return format_class(self.format).needs_schema and self.format_options.get("schema") is None
+
     def with_format(self, schema: Any = None) -> Format:
         """The format, with these columns if none were given as an option. Raises InvalidConfig."""
         options = dict(self.format_options)
-        if schema is not None:
-            options.setdefault("schema", schema)
+        if schema is not None and options.get("schema") is None:
+            options["schema"] = schema
         form = format_class(self.format)(**options)
         if not form.evolving and form.variants:
             raise InvalidConfig(
