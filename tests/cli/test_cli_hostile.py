@@ -23,7 +23,7 @@ from buffer.cli.printing import one_line, print_json, printable, printable_json
 from buffer.codec.batch import encode_batch
 from buffer.ledger.plan import Blocked
 from buffer.manifest import Manifest, PackedMetadata
-from tests.cli.cli_support import InProcess, Program, fill
+from tests.cli.cli_support import InProcess, Program, fill, program
 from tests.cli.test_cli import write_ledger
 from tests.contract.test_failures import _answers, _error
 from tests.servers import ScriptedServer
@@ -165,6 +165,17 @@ def test_should_print_no_control_character_that_a_server_sends(buffer: InProcess
     assert "AccessDenied: denied \\x9b2J \\u202egnp.exe" in ran.err
     assert is_clean(ran.err)
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_should_print_what_the_encoding_of_the_terminal_lacks(tmp_path: Path, encoding: str) -> None:
+    text = "\u2603\U0001f600"
+    fill(tmp_path, [text.encode()])
+    terminal = {"PYTHONIOENCODING": encoding}
+    shown = program("tail", "--store", tmp_path, "--json", environment=terminal)
+    assert (shown.code, shown.json()["value"]) == (0, text)
+    assert r"\u2603\ud83d\ude00" in shown.out
+    assert program("status", "--help", environment={"PYTHONIOENCODING": "latin-1"}).code == 0
 
 
 def test_should_have_one_way_out() -> None:

@@ -5,11 +5,15 @@ does not simply show (control characters, among them ESC and the C1 set, marks t
 line and paragraph separators, lone surrogates) is shown escaped: it must not drive a terminal, forge a line, or make
 a text look like another one. In JSON the escapes are JSON's own, so that a program reads the very value.
 
+The same goes for characters that the stream's encoding lacks, as in a Latin-1 locale.
+
 The one exception is `buffer tail` into a pipe, which passes records on as they are.
 """
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +63,24 @@ def printable_json(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+
+
+_ESCAPED = "buffer.cli.escaped"
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "only what is printed is escaped"
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(_ESCAPED, _escaped)
+
+
+def escape_what_does_not_fit() -> None:
+    """From now on a character that stdout or stderr cannot encode is printed as JSON escapes it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors=_ESCAPED)
 
 
 # Printing

@@ -26,7 +26,7 @@ from click.shell_completion import get_completion_class, shell_complete
 
 from buffer.cli.interrupts import interruptible
 from buffer.cli.logs import LogFormat, StderrHandler, write_json
-from buffer.cli.printing import echo, one_line
+from buffer.cli.printing import echo, escape_what_does_not_fit, one_line
 from buffer.clock import SystemClock
 from buffer.config import YEAR_S
 from buffer.errors import BufferQueueError, Fenced, InvalidInput, StateLost
@@ -74,6 +74,7 @@ def run(
     if sys.stdout is None:  # and the next file to be opened would stand in its place
         echo("error: stdout is closed, so nothing could be printed: redirect it, to /dev/null at least", err=True)
         return USAGE
+    escape_what_does_not_fit()
     with interruptible(), _logging_to_stderr(session):
         try:
             # Not `command.main`: it has codes of its own for a broken pipe and for Ctrl-C.
