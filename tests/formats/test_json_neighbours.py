@@ -34,6 +34,7 @@ TOKENS = st.sampled_from(
             "-Infinity",
             "Inf",
             "-Inf",
+            "-NaN",
             "true",
             "null",
             "9" * 400,
@@ -147,6 +148,9 @@ def test_should_find_the_same_strays_in_many_records_as_in_each_alone(records: l
         ('{"id": 1, "u": Inf}', False),
         ('{"id": 1, "u": [-Inf ]}', False),
         ('{"id": 1, "u": "Inf"}', True),
+        ('{"id": 1, "u": -NaN}', False),
+        ('{"id": 1, "u": [1, -NaN ]}', False),
+        ('{"id": 1, "u": "-NaN"}', True),
     ],
 )
 def test_should_pass_over_what_is_twice_only_where_nobody_looks(record: str, good: bool) -> None:

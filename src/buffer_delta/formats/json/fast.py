@@ -106,8 +106,8 @@ def _closed_early(
     return np.unique(np.searchsorted(ends, after, side="right"))
 
 
-def infinities(entries: pa.BinaryArray) -> Indices:
-    """The entries that may have `Inf` where a value stands: a number to the parser, and no JSON to anybody else."""
+def no_numbers(entries: pa.BinaryArray) -> Indices:
+    """The entries that may have `Inf` or `-NaN` where a value stands: numbers to the parser, and no JSON to others."""
     offsets = offsets_of(entries)
     values = entries.buffers()[2] if len(entries) else None
     if values is None:
@@ -115,7 +115,9 @@ def infinities(entries: pa.BinaryArray) -> Indices:
     region = np.frombuffer(values, np.uint8)[offsets[0] : offsets[-1]]
     places = np.flatnonzero(region[:-3] == ord("I"))
     ends = _AFTER_VALUE[region[places + 3]]
-    places = places[(region[places + 1] == ord("n")) & (region[places + 2] == ord("f")) & ends]
+    infinite = places[(region[places + 1] == ord("n")) & (region[places + 2] == ord("f")) & ends]
+    negative = np.flatnonzero((region[:-1] == ord("-")) & (region[1:] == ord("N")))
+    places = np.concatenate([infinite, negative])
     return np.unique(np.searchsorted(offsets, places + offsets[0], side="right") - 1)
 
 

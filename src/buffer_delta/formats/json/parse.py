@@ -80,7 +80,7 @@ class Parser:
         unreadable = dict(invalid_utf8(chunk))
         suspects = json_fast.suspects(chunk)
         if self._passes_over:
-            suspects = np.union1d(suspects, json_fast.infinities(chunk))
+            suspects = np.union1d(suspects, json_fast.no_numbers(chunk))
         for index in suspects.tolist():
             if index not in unreadable:
                 try:
