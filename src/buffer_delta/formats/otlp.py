@@ -46,6 +46,7 @@ from buffer_delta.formats.ipc import allowed
 from buffer_delta.formats.options import FormatOptions
 from buffer_delta.formats.protobuf.descriptors import DecodeError, UnknownFieldSet
 from buffer_delta.formats.protobuf.read import Notes, Reader
+from buffer_delta.formats.protobuf.wire import check_numbers
 from buffer_delta.formats.schemas import arrow_schema, nullable, schema_text
 
 try:
@@ -171,6 +172,8 @@ class OtlpFormat(Format):
 
     def _rows(self, payloads: list[bytes], sizes: Indices) -> tuple[pa.Table, Indices, Notes]:
         requests = [REQUESTS[self.options.signal].FromString(payload) for payload in payloads]
+        for payload, request in zip(payloads, requests, strict=True):
+            check_numbers(payload, request)
         return _readers(self.options.signal).table(requests, sizes, self._max_bytes)
 
 

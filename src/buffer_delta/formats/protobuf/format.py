@@ -9,8 +9,9 @@ asked, and an entry whose number was not given is bad.
 
 The columns are the fields of the message, or of all versions of it together (see `read` for the types); with
 `schema` they are those, and a value goes in only if the column holds it exactly (see `fit`). An entry with a field that
-its descriptors do not have, or with a number that an enum has no name for, is kept whole in `_rescued_data`, as
-`{"entry": "<base64>"}`, beside what its columns hold.
+its descriptors do not have, with an extension, or with a number that an enum has no name for, is kept whole in
+`_rescued_data`, as `{"entry": "<base64>"}`, beside what its columns hold. One with a number that its field cannot hold
+is bad (see `wire`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from buffer_delta.formats.names import same_name_key
 from buffer_delta.formats.options import FormatOptions
 from buffer_delta.formats.protobuf.descriptors import DecodeError, message_at, message_class, set_bytes, wrong
 from buffer_delta.formats.protobuf.read import Notes, Reader
+from buffer_delta.formats.protobuf.wire import check_numbers
 from buffer_delta.formats.schemas import arrow_schema, schema_text
 
 FRAMINGS = ("none", "confluent")
@@ -164,9 +166,9 @@ class ProtobufFormat(Format):
         for index, payload in enumerate(payloads):
             try:
                 key, begin = self._framed(payload)
-                message = message_class(self.options.descriptor_set[key], self.options.message).FromString(
-                    payload[begin:] if begin else payload
-                )
+                body = payload[begin:] if begin else payload
+                message = message_class(self.options.descriptor_set[key], self.options.message).FromString(body)
+                check_numbers(body, message)
             except _UNREADABLE as error:
                 bad[start + index] = str(error) or type(error).__name__
                 continue

@@ -8,8 +8,8 @@
     repeated; map                                 ARRAY; MAP<STRING, …>, other keys as their text
 
 A field that knows whether it is there is null where it is not; one that does not is its default, as the language has
-it. What has no place in these columns is reported: fields that the descriptors do not have, numbers that an enum has no
-name for.
+it. What has no place in these columns is reported: fields that the descriptors do not have, extensions, numbers that an
+enum has no name for.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class Reader:
                 value=descriptor.full_name,
             )
         around = (*inside, descriptor.full_name)
+        self._is_extendable = descriptor.is_extendable
         self._fields = [_Field(each, around, texts) for each in descriptor.fields]
         self.kind = pa.struct([pa.field(f.name, f.kind) for f in self._fields]) if self._fields else pa.bool_()
 
     def arrays(self, messages: Values, rows: Indices, notes: Notes) -> list[pa.Array]:
         """The columns of some messages; `rows` are the entries that they belong to."""
         strays = [len(UnknownFieldSet(message)) > 0 for message in messages]
+        if self._is_extendable:
+            strays = [stray or _is_extended(message) for stray, message in zip(strays, messages, strict=True)]
         if any(strays):
             notes.strays.update(rows[np.array(strays)].tolist())
         return [each.read(messages, rows, notes) for each in self._fields]
@@ -82,6 +85,11 @@ class Reader:
         if not arrays:
             return pa.array([True] * len(messages), pa.bool_())
         return pa.StructArray.from_arrays(arrays, fields=list(self.kind))
+
+
+def _is_extended(message: Any) -> bool:
+    """Whether it has a field from outside of its type, which the descriptors know and no column is for."""
+    return any(field.is_extension for field, _ in message.ListFields())
 
 
 class _Field:
