@@ -47,6 +47,9 @@ def load(kind: str, array: pa.Array) -> list[Any] | str:
         (pa.array([Decimal("1.50")]), "DOUBLE", [1.5]),
         (pa.array([Decimal("2.00")]), "INT", [2]),
         (pa.array([1.5, 5.0]), "STRING", ["1.5", "5"]),
+        (pa.array([2**63 - 1], pa.timestamp("ns", "UTC")), "STRING", ["2262-04-11 23:47:16.854775807Z"]),
+        (pa.array([253_402_300_799], pa.timestamp("s", "+01:00")), "STRING", ["10000-01-01 00:59:59+0100"]),
+        (pa.array([0, None], pa.timestamp("s", "Asia/Kathmandu")), "STRING", ["1970-01-01 05:30:00+0530", None]),
         (pa.array(["1.5", "0.1", "1e5", "nan"]), "DOUBLE", [1.5, 0.1, 1e5, math.nan]),
         (pa.array(["1.5", "1e2", "-7"]), "DECIMAL(5, 1)", [Decimal("1.5"), Decimal("100.0"), Decimal("-7.0")]),
         (pa.array(["true", "false"]), "BOOLEAN", [True, False]),
@@ -133,6 +136,9 @@ def test_should_convert_what_stays_the_same(array: pa.Array, kind: str, expected
         (pa.array([86_400_000 * 2_932_897], pa.date64()), "STRING"),
         (pa.array([2**63 - 1], pa.timestamp("us", "UTC")), "STRING"),  # the year 294,247, and 32,103 to Arrow
         (pa.array([-(2**62)], pa.timestamp("us")), "STRING"),
+        (pa.array([2**63 - 1], pa.timestamp("ns", "+01:00")), "STRING"),  # 2262, and 1677 to Arrow
+        (pa.array([-(2**63)], pa.timestamp("ns", "-01:00")), "STRING"),
+        (pa.array([-3_786_825_600], pa.timestamp("s", "Europe/Berlin")), "STRING"),  # 1850: 53 minutes, 28 seconds
         (pa.array([{"a": [1 << 40]}], pa.struct([("a", pa.list_(pa.timestamp("s")))])), "STRUCT<a: ARRAY<STRING>>"),
         (pa.array([[("k", "v")]], pa.map_(pa.string(), pa.string())), "ARRAY<STRUCT<value: STRING, key: STRING>>"),
     ],

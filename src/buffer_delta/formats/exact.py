@@ -2,7 +2,8 @@
 
     numbers and booleans   to each other where they are equal, exactly: 1.0 is 1 and true; 5 is not true, 0.1 as a
                            DOUBLE is not 0.1 as a DECIMAL, nor as a FLOAT
-    anything plain         to text; dates and times of the years 0 to 9999, of others Arrow writes anything
+    anything plain         to text; dates and times of the years 0 to 9999, in zones that are whole minutes from UTC:
+                           of others Arrow writes anything
     text                   to a number by the rules for JSON (the nearest value, not zero or infinity; a whole number
                            exactly, in decimal digits), to true and false, to dates and times that it spells out
     dates and times        to each other where nothing is dropped: a time of day, a zone, a fraction of a second
@@ -38,6 +39,7 @@ _AS_IT_IS = frozenset(  # Arrow's cast checks what there is to check
 _MOMENTS = ("date", "instant", "wall")
 _TEXT_DAYS = (-719_528, 2_932_897)  # from 1970: the first of the year 0, and of the year 10,000
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_MINUTES_PER_DAY = 1440
 _THERE_AND_BACK = frozenset([("date", "instant"), ("date", "wall"), ("instant", "date"), ("wall", "date")])
 
 
@@ -157,6 +159,20 @@ def _check_moments(values: pa.Array, kind: pa.DataType) -> None:
     for bound in (bounds["min"].as_py(), bounds["max"].as_py()):
         if bound is not None and not _TEXT_DAYS[0] <= bound // per_day < _TEXT_DAYS[1]:
             raise NotExact(f"{kind} cannot hold {bound} ({values.type}), which is outside of the years 0 to 9999")
+    if types.is_timestamp(given.type) and given.type.tz:
+        _check_local(given, kind, per_day)
+
+
+def _check_local(values: pa.Array, kind: pa.DataType, per_day: int) -> None:
+    """Arrow writes what clocks in the zone show, even where that is beyond 64 bits, and how far they are from UTC, but
+    not in seconds: many zones were not whole minutes away before there was railway time."""
+    local = pc.local_timestamp(values)
+    shown, given = (times.cast(pa.int64()).to_numpy(zero_copy_only=False) for times in (local, values))
+    offsets = shown - given  # right even where `shown` began again at the other end of 64 bits
+    wrong = np.flatnonzero((offsets % (per_day // _MINUTES_PER_DAY) != 0) | ((offsets > 0) != (shown > given)))
+    if len(wrong):
+        utc = values.slice(int(wrong[0]), 1).cast(pa.timestamp(values.type.unit, "UTC")).cast(pa.string())[0]
+        raise NotExact(f"{kind} cannot hold {utc} in local time with hours and minutes from UTC ({values.type})")
 
 
 def _check_texts(values: pa.Array, kind: pa.DataType) -> None:
