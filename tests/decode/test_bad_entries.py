@@ -54,12 +54,13 @@ def test_should_set_a_record_aside_whose_reason_quotes_half_of_a_surrogate_pair(
 
 
 def test_should_rescue_bad_records_whole_where_they_are_not_set_aside(batches: Batches) -> None:
-    group = [batches.put(4, [b'{"a": 1}', b"{broken", b"\xff"], (Metadata(0, 0, b"m"),))]
+    group = [batches.put(4, [b'{"a": 1}', b"{broken", b"\xff", b"\\xff"], (Metadata(0, 0, b"m"),))]
     found = run(batches, group, JsonFormat("a INT"))
     assert [(row["a"], row["_rescued_data"], row["_index"], row["_entry_metadata"]) for row in found] == [
         (1, None, 0, b"m"),
         (None, "{broken", 1, b"m"),
-        (None, "\\xff", 2, b"m"),
+        (None, '{"entry": "/w=="}', 2, b"m"),  # which no other entry is taken for
+        (None, "\\xff", 3, b"m"),
     ]
 
 

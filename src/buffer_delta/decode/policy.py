@@ -1,6 +1,7 @@
 """What becomes of an entry, or a batch, that cannot be understood: a policy, chosen once for a load.
 
-    Rescue       the entry's text is a row of its own, in the format's rescued column; a batch given up leaves nothing
+    Rescue       the entry's text, or its bytes in base64, is a row of its own, in the format's rescued column; a batch
+                 given up leaves nothing
     DeadLetter   it is a row of the dead-letter table, which travels in a column of its own; so is a batch given up
     Fail         the range fails with what is wrong and the way out; a batch given up leaves nothing
 
@@ -10,6 +11,8 @@ fails every time, in parsing or in a table: it is not parsed then, and without d
 
 from __future__ import annotations
 
+import base64
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -141,5 +144,8 @@ def policy_for(form: Format, layout: RowLayout, *, dead_letters: bool) -> OnBad:
 
 
 def _text(payload: bytes) -> str:
-    """A payload for a text column, without loss where it is text."""
-    return payload.decode("utf-8", errors="backslashreplace")
+    """A payload for a text column; what is no text as formats rescue bytes, from which they can be had again."""
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return json.dumps({"entry": base64.b64encode(payload).decode()})
