@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-from buffer_delta.delta.columns import fitted, mismatch, unfit
+from buffer_delta.delta.columns import fitted, mismatch, nullable, unfit
 from buffer_delta.delta.screen import missing_columns
 
 SPELLINGS = [("id", "ID"), ("K", "k"), ("ſ", "s"), ("İ", "i̇"), ("ς", "σ")]
@@ -24,3 +24,12 @@ def test_should_know_a_column_as_spark_does(one: str, other: str) -> None:
     assert unfit(table, columns(one, StringType()))
     assert missing_columns(rows, [other, "new"], None) == columns("new", StringType())
     assert missing_columns(StructType([]), [one, other], table) == columns(one, LongType())
+
+
+def test_should_allow_null_everywhere_and_change_nothing_else() -> None:
+    def made(*, null: bool) -> StructType:
+        inner = StructType([StructField("x", IntegerType(), null, {"comment": "kept"})])
+        array, pairs = ArrayType(inner, null), MapType(StringType(), ArrayType(LongType(), null), null)
+        return StructType([StructField("a", array, null), StructField("m", pairs, null), StructField("s", inner, null)])
+
+    assert nullable(made(null=False)) == made(null=True)

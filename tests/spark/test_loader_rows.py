@@ -56,6 +56,27 @@ def test_should_number_the_rows_of_an_exploding_transform(spark: SparkSession, t
     assert {bytes(row._entry_metadata) for row in dead} == {b"made by a test"}
 
 
+@pytest.mark.parametrize("writer", ["arrow", "spark"])
+def test_should_make_no_rules_of_what_a_transform_never_leaves_null(
+    spark: SparkSession, tmp_path: Path, writer: str
+) -> None:
+    """Spark's own writer makes a table of such rows without NOT NULL, and later rows may have a null there."""
+
+    def labelled(frame: DataFrame) -> DataFrame:
+        label = f.struct(f.lit("env").alias("key"), f.lit("test").alias("value"))
+        return exploded(frame).withColumns({"source": f.lit("web"), "labels": f.array(label)})
+
+    produce(tmp_path / "queue", [[b'{"id": 1, "items": [7]}']])
+    form = {"type": "json", "schema": "id BIGINT, items ARRAY<BIGINT>"}
+    table = load(spark, tmp_path, format=form, transform=labelled, writer=writer)
+    assert table.select("id", "item", "source", "labels.value").collect() == [(1, 7, "web", ["test"])]
+    assert [field.name for field in table.schema.fields if not field.nullable] == []
+
+    produce(tmp_path / "queue", [[b'{"id": 2, "items": [8]}']])
+    table = load(spark, tmp_path, format=form, transform=exploded, columns={"_index": None}, writer=writer)
+    assert sorted((row.id, row._index, row.source) for row in table.collect()) == [(1, 0, "web"), (2, None, None)]
+
+
 def test_should_tell_a_transform_that_may_make_more_rows_by_its_plan(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, [1, 2])], "id INT, items ARRAY<INT>")
     other = spark.createDataFrame([(1, "a")], "id INT, name STRING")

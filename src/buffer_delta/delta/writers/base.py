@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import pyarrow as pa
 from pyspark.sql.functions import lit
 
+from buffer_delta.delta.columns import nullable
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 
@@ -76,7 +77,7 @@ class FrameRows:
 
     @property
     def schema(self) -> StructType:
-        return self.rows.schema
+        return nullable(self.rows.schema)  # a literal is never null in a frame, which is no rule for a table
 
     @property
     def count(self) -> None:
