@@ -130,6 +130,19 @@ def test_should_refuse_one_table_under_two_names(
     assert not table.exists()
 
 
+def test_should_not_bind_a_queue_to_a_folder_that_cannot_become_a_table(
+    spark: SparkSession, queue: Path, table: Path, load: Load
+) -> None:
+    """A slip in the first call must not take the queue away from the right table."""
+    produce(queue, numbered(1))
+    refused(queue, load, InvalidConfig, "cannot be created: its folder holds 'ingest'", table=str(queue))
+    load()
+    assert_exactly_once(spark, table, 10)
+    shutil.rmtree(table / "_delta_log")  # of a queue that is bound, it is told what became of its table
+    with pytest.raises(SequenceGap, match="has loaded nothing yet, the queue goes on at 1"):
+        load()
+
+
 def test_should_refuse_one_table_through_a_link(queue: Path, table: Path, tmp_path: Path, load: Load) -> None:
     """A routed record was dropped: the second name's position was the first one's."""
     produce(queue, numbered(1))

@@ -28,7 +28,7 @@ from buffer_delta.cli.settings import loader_options, loader_settings
 from buffer_delta.cli.spark import explaining_spark, running_spark, spark_options
 from buffer_delta.config import LoaderConfig
 from buffer_delta.errors import QueueBound, SparkUnusable
-from buffer_delta.load.checks import lasting_tables
+from buffer_delta.load.checks import free_places, lasting_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,6 +220,7 @@ def check_table(spark: SparkSession, name: str, queue: QueueStatus | None) -> st
 
     target = DeltaTarget(spark, name)
     lasting_tables([name] if target.ends_with_the_session() else [])
+    free_places({name: target.occupant()})
     seen = target.look((queue.ledger.app_id if queue and queue.ledger else None) or "")
     if seen.version is None and path_of(name) is None:
         database = name.replace("`", "").rpartition(".")[0]

@@ -87,6 +87,28 @@ def create(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: St
     raise AssertionError("the last attempt returns or raises")
 
 
+def occupant(spark: SparkSession, table_log: DeltaLog, path: str) -> str | None:
+    """What lies in the place of a table that is not there, so that Delta will not create it; None: nothing does.
+
+    Only what shows counts: what a crash or a drop has left is hidden, and cleaned up. The folder may be a whole bucket:
+    the first that shows ends the listing.
+    """
+    if table_log.newest() is not None:
+        return None
+    folder = spark._jvm.org.apache.hadoop.fs.Path(path)
+    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    try:
+        listed = files.listStatusIterator(folder)
+        while listed.hasNext():
+            name = str(listed.next().getPath().getName())
+            if not name.startswith((".", "_")):
+                return name if table_log.newest() is None else None  # created by somebody else meanwhile
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getSimpleName() != "FileNotFoundException":
+            raise
+    return None
+
+
 def _is_there(table_log: DeltaLog) -> bool:
     snapshot = table_log.newest()
     if snapshot is not None and table_log.is_replaced(snapshot):

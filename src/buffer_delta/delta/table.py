@@ -25,7 +25,7 @@ from buffer.errors import InvalidInput
 from buffer_delta.delta.columns import mismatch, unfit
 from buffer_delta.delta.commit_file import Overtaken
 from buffer_delta.delta.conflicts import conflict_name
-from buffer_delta.delta.create import TablePlan, create, scratch_folder
+from buffer_delta.delta.create import TablePlan, create, occupant, scratch_folder
 from buffer_delta.delta.log import DeltaLog, Snapshot
 from buffer_delta.delta.orphans import Orphan, orphans
 from buffer_delta.delta.places import one_spelling, path_of
@@ -180,6 +180,10 @@ class DeltaTarget:
         location = (self._log.location() if snapshot else self._path) or ""
         conf = dict(self._spark.sparkContext.getConf().getAll()) if is_s3(location) else {}
         return [*retention_warnings(self._name, properties), *log_store_warnings(self._name, location, conf)]
+
+    def occupant(self) -> str | None:
+        """What else lies in the folder of a table that is not there: it cannot be created. None: nothing does."""
+        return occupant(self._spark, self._log, self._path) if self._path is not None else None
 
     def orphans(self) -> list[Orphan]:
         """Data files in its folder that no version refers to. Lists all of it."""

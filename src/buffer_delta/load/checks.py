@@ -3,8 +3,8 @@
 Tables come as `TableState`s, by name: what one look found. `start.py` runs the checks, before anything is claimed,
 except `pending_plan`, which needs the ledger as it is after entering. `protocol.py` runs `not_beyond` and
 `held_by_the_same`, which guard each range's ack; `commits.py` runs `may_commit`, which guards each commit, `same_rules`
-before the first of them, and `not_hidden` and `not_elsewhere` right after each. The loader runs `different_tables` and
-`lasting_tables`, which need to know where tables really are.
+before the first of them, and `not_hidden` and `not_elsewhere` right after each. The loader runs `different_tables`,
+`lasting_tables` and `free_places`, which need to know where tables really are.
 """
 
 from __future__ import annotations
@@ -233,6 +233,19 @@ def different_tables(places: Mapping[str, str]) -> None:
             raise InvalidConfig(
                 f"{other!r} and {name!r} are the same table, {place}: table, routes and dead_letters must differ",
                 key="routes",
+                value=name,
+            )
+
+
+def free_places(occupants: Mapping[str, str | None]) -> None:
+    """`occupants` says what else lies in the folders of tables that are not there. Such a table cannot be created, and
+    a queue that was bound to it would have no other."""
+    for name, found in occupants.items():
+        if found is not None:
+            raise InvalidConfig(
+                f"the table {name!r} is not there, and cannot be created: its folder holds {found!r} and is no Delta "
+                "table. Name a folder that is empty or not there yet",
+                key="table",
                 value=name,
             )
 

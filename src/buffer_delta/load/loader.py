@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException
 from buffer.clock import Clock, SystemClock
 from buffer.errors import BufferQueueError, Closed, CorruptBatch, Fenced, StorageError
 from buffer.gc.short_run import ShortRun
+from buffer.inspect.status import read_ledger
 from buffer.model import BatchDescriptor
 from buffer.stopping import StopFlag
 from buffer.store.open import open_store
@@ -151,6 +152,9 @@ class Loader:
                 target.check_compaction()
         checks.different_tables({target.name: one_spelling(target.location()) for target in self._targets})
         checks.lasting_tables([target.name for target in self._targets if target.ends_with_the_session()])
+        occupants = {target.name: target.occupant() for target in self._targets}
+        if any(occupants.values()) and (self.config.adopt or self._is_unbound()):  # else the queue knows its table
+            checks.free_places(occupants)
         with self._counting_fences():
             self._protocol.open()
         self._opened = True
@@ -162,6 +166,10 @@ class Loader:
             self._protocol.epoch,
             self._protocol.committed + 1,
         )
+
+    def _is_unbound(self) -> bool:
+        ledger = read_ledger(self._store, self.config.manifest_path)
+        return ledger is None or ledger.is_unbound
 
     def run_once(self) -> Progress | None:
         """Load one range, with retries; None if the queue holds nothing new."""
