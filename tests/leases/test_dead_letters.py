@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 
 from buffer.codec.batch import encode_batch
+from buffer.config import LeaseConfig
 from buffer.consume.consumer import Consumer
-from buffer.errors import InvalidConfig, InvalidInput, LocationRefused, MarksLost, QueueBound, StoreUnusable
+from buffer.errors import (
+    AckHoleCapExceeded,
+    InvalidConfig,
+    InvalidInput,
+    LocationRefused,
+    MarksLost,
+    QueueBound,
+    StoreUnusable,
+)
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.session import Look
 from buffer.leases.values import Peeked
@@ -479,6 +488,25 @@ def test_should_refuse_to_be_its_own_dead_letter_queue() -> None:
     config = work.config().replace(data_path_prefix="data")
     with pytest.raises(InvalidConfig, match="another manifest than the queue's own"):
         LeaseQueue.open(config, work.leases, clock=work.clock)
+
+
+def test_should_say_whose_cap_of_holes_ends_a_redrive() -> None:
+    """`configure` of the queue that they go back to would change nothing."""
+    work = parking(4)
+    queue = work.open()
+    for sequence in range(4):
+        queue.park(sequence)
+    leases = LeaseConfig(dlq=MANIFEST)
+    letters = LeaseQueue.open(work.config(path=DEAD), leases, adopt=True, clock=work.clock)
+    _, second, _ = letters.consume(3)
+    letters.snooze(second)
+    letters.configure(leases.replace(max_ack_holes=1))
+    with pytest.raises(AckHoleCapExceeded, match=r"^1 went back, .* queue 'dead/manifest' was at its own cap") as told:
+        queue.redrive()
+    assert (told.value.cap, told.value.count) == (1, 1)
+    letters.configure(leases)
+    assert queue.redrive() == 1
+    letters.close()
 
 
 def test_should_go_on_when_another_redrive_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:

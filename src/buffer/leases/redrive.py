@@ -14,7 +14,7 @@ from buffer import metrics
 from buffer.backoff import Backoff
 from buffer.clock import Clock
 from buffer.config import ConsumerConfig, LeaseConfig
-from buffer.errors import InvalidConfig, InvalidInput
+from buffer.errors import AckHoleCapExceeded, InvalidConfig, InvalidInput
 from buffer.leases.values import Peeked
 from buffer.ledger.lease_steps import whole
 from buffer.ledger.leases import Phase
@@ -108,6 +108,14 @@ def _redrive(
             if movable[0] in _movable(letters, where):
                 raise
             continue  # another redrive was faster, or a worker has leased it
+        except AckHoleCapExceeded as error:
+            raise AckHoleCapExceeded(
+                f"{moved} went back, and then the dead-letter queue {path!r} was at its own cap: {error}. What stands "
+                "in its holes was parked by other queues, or is held by workers: redrive those queues first, or "
+                f"`configure` {path!r}, not the queue that they go back to",
+                cap=error.cap,
+                count=error.count,
+            ) from error
         if not went:
             sleep(next(pauses))
             continue
