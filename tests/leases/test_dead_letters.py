@@ -256,6 +256,31 @@ def test_should_tell_the_workers_nothing_of_a_dead_letter_that_is_gone() -> None
     assert [b.entries for b in queue.consume(9)] == [[b"1"]]
 
 
+@pytest.mark.parametrize("kind", ["entries", "bytes"])
+def test_should_hand_no_bytes_of_a_damaged_dead_letter_to_the_workers(kind: str) -> None:
+    """It would be work like any other, and done with its ack: the entries it held would be gone without a word."""
+    work = parking(2)
+    if kind == "bytes":
+        work.store.put(work.descriptors()[0].location, b"not a batch")
+    queue = work.open()
+    queue.park(0)
+    queue.park(1)
+    first, _ = work.descriptors(DEAD)
+    damaged = work.store.get(first.location).data[:-1]
+    work.store.put(first.location, damaged)
+    assert queue.redrive() == 2
+    one, _ = work.descriptors()[-2:]
+    assert work.store.get(one.location).data == damaged
+    assert [(m.ingestion_time_ms, m.payload) for m in without_mark(one.metadata)] == [(7, b"m")]
+    (good,) = queue.consume(9)
+    assert good.entries == [b"1"]
+    queue.ack(good)
+    assert not queue.consume(9)
+    ((entries, (said,)),) = work.dead_letters()
+    assert (entries, said["kind"]) == ([damaged], "bytes")
+    assert "CorruptBatch" in said["reason"]
+
+
 @pytest.mark.parametrize("lands", [False, True])
 def test_should_be_home_exactly_once_wherever_a_redrive_died(lands: bool) -> None:
     for write in range(WRITES_MAX):

@@ -7,6 +7,7 @@ its metadata items are JSON objects that name where those entries come from (`le
 **Redrive is the same walk back.** The dead-letter queue gets leases of its own, with its source as *its* dead-letter
 queue, and every batch is parked there. Going home is noticed by the `queue_id`: entries and metadata become what they
 were, a batch of bytes becomes that object again (a reader that knows more may read it), what was not there stays away.
+A dead letter that was damaged meanwhile goes home as the bytes it is: there it is a failed delivery, and no work.
 Nothing stays away on the word of a payload alone, which any producer may write: the entry must carry a parker's mark.
 Queues may share a dead-letter queue: what another one parked is not this one's to bring home (`is_of_another_queue`).
 
@@ -39,6 +40,7 @@ from buffer.consume.letters import (
 )
 from buffer.errors import CorruptBatch, ObjectNotFound
 from buffer.journal import Journal
+from buffer.ledger.entries import INDEX_MAX
 from buffer.ledger.envelope import Envelope
 from buffer.ledger.parking import ParkOrder
 from buffer.ledger.ranges import numbers, runs_of
@@ -97,7 +99,7 @@ class DeadLetters:
         """
         parcel = self._parcel(order, descriptor, source, self._queue_id(target_path), unread)
         if parcel is None:
-            log.warning("batch %d of %r cannot go back: its object is gone", order.sequence, source.manifest_path)
+            log.warning("batch %d of %r cannot go back: what it was is gone", order.sequence, source.manifest_path)
             return
         folder = self.prefixes.get(target_path) or parcel.folder or folder_of(target_path)
 
@@ -135,6 +137,9 @@ class DeadLetters:
         except CorruptBatch as error:
             if isinstance(error, REFUSALS) and not unread:
                 raise
+            home = None if isinstance(error, REFUSALS) else _homebound_damaged(descriptor, items, target_id)
+            if home is not None:  # wrapped once more it would be work like any other, done as soon as it is acked
+                return _as_it_is(self._handle.fetch_raw(descriptor).data, *home)
             return self._undecodable(order, descriptor, source, str(error))
         except ObjectNotFound as error:
             if _letters(items, target_id) and _is_parked(descriptor, target_id):
@@ -213,6 +218,14 @@ def _homebound(
     return letters[0], places
 
 
+def _homebound_damaged(
+    descriptor: BatchDescriptor, items: Sequence[Metadata], target_id: str | None
+) -> tuple[Letter, tuple[Metadata, ...]] | None:
+    """The same of a dead letter that cannot be decoded: nobody can tell how many entries it had."""
+    many, one = INDEX_MAX, 1
+    return _homebound(descriptor, items, target_id, many) or _homebound(descriptor, items, target_id, one)
+
+
 def _letters(items: Sequence[Metadata], target_id: str | None) -> list[Letter]:
     """What the items say, if all of them are letters of batches of this queue; else nothing."""
     letters = [read_letter(item.payload) for item in items]
@@ -230,12 +243,22 @@ def _homeward(array: pa.Array, owed: Sequence[int], letter: Letter, items: tuple
     """A dead letter's batch as it was before it was parked."""
     if letter.kind in (MISSING, REFUSED):
         return None
-    folder = None
-    if letter.location is not None and location_problem(letter.location) is None:
-        folder = folder_of(letter.location) or None
     if letter.kind == BYTES:
-        return Parcel(array[0].as_py(), items or (Metadata(0, 0),), folder, goes_home=True)
+        return _as_it_is(array[0].as_py(), letter, items)
     metadata = tuple(
         Metadata(start, item.ingestion_time_ms, item.payload) for start, _, item in _covered(items, owed, len(array))
     )
-    return Parcel(encode_batch(array.take(pa.array(owed, pa.int64()))), metadata, folder, goes_home=True)
+    return Parcel(encode_batch(array.take(pa.array(owed, pa.int64()))), metadata, _folder(letter), goes_home=True)
+
+
+def _as_it_is(data: bytes, letter: Letter, items: tuple[Metadata, ...]) -> Parcel | None:
+    """An object of bytes that nobody here can read."""
+    if letter.kind in (MISSING, REFUSED):
+        return None
+    return Parcel(data, items or (Metadata(0, 0),), _folder(letter), goes_home=True)
+
+
+def _folder(letter: Letter) -> str | None:
+    if letter.location is None or location_problem(letter.location) is not None:
+        return None
+    return folder_of(letter.location) or None
