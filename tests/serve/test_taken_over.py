@@ -130,6 +130,21 @@ def test_should_not_call_workers_stuck_while_one_holds_a_batch_or_none_is_to_be_
     assert watching.status().state == "waiting", "it has just come"
 
 
+def test_should_not_call_workers_stuck_whose_line_waits_for_its_delayed_head(memory: Store, clock: ManualClock) -> None:
+    more(memory, clock, 3)
+    queue = LeaseQueue.open(config(memory), LeaseConfig(ordering_required=True), clock=clock)
+    watching = watch(memory, clock)
+    watching.look()
+    queue.nack(queue.consume(3), delay_ms=8 * 3600 * 1000)
+    for _ in range(3):
+        watching.look()
+        status = watching.status()
+        assert status.leases is not None
+        assert (status.state, status.leases.ready, status.leases.delayed) == ("waiting", 0, 1)
+        clock.advance(3600)
+    queue.close()
+
+
 def test_should_call_a_loader_stuck_that_took_the_queue_from_workers(memory: Store, clock: ManualClock) -> None:
     left_by_workers(memory, clock)
     Plans(memory, MANIFEST, clock).bind(Binding(None, (TABLE,)))

@@ -328,7 +328,7 @@ def _facts(config: ConsumerConfig, section: Leases, stats: LeaseStats) -> dict[s
     settings = section.config
     return {
         "queue": config.manifest_path,
-        "waiting": f"{plural(stats.depth, 'batches')}, {stats.available:,} to be had now",
+        "waiting": f"{plural(stats.depth, 'batches')}, {stats.ready:,} to be had now",
         "in flight": f"{stats.in_flight:,} of {settings.max_in_flight:,}",
         "delayed": f"{stats.delayed:,}",
         "blocked": f"{stats.blocked:,}" + (f": {blocked}; `buffer leases unblock` or `park`" if blocked else ""),

@@ -115,6 +115,8 @@ class LeaseStats:
     clock_behind_ms: int
     """How far the queue's time is ahead of this machine's clock: another worker's clock is fast by that much."""
     blocked_sequences: tuple[int, ...] = field(default=())
+    ready: int = 0
+    """Of the available ones those that may be leased now: with `ordering_required` the oldest at most."""
 
 
 def stats_of(section: Leases, next_sequence: int, clock_ms: int, now_ms: int | None = None) -> LeaseStats:
@@ -128,10 +130,14 @@ def stats_of(section: Leases, next_sequence: int, clock_ms: int, now_ms: int | N
         if phase is Phase.BLOCKED:
             blocked.append(sequence)
     depth = section.depth(next_sequence)
-    told = len(section.batches) - counts[Phase.AVAILABLE]
+    available = ready = depth - (len(section.batches) - counts[Phase.AVAILABLE])
+    if section.config.ordering_required:  # the line waits for its head
+        head = section.batches.get(section.finished_through + 1, FRESH)
+        is_free = head.phase(now) is Phase.AVAILABLE and not counts[Phase.LEASED]
+        ready = min(available, 1) if is_free else 0
     return LeaseStats(
         depth=depth,
-        available=depth - told,
+        available=available,
         in_flight=counts[Phase.LEASED],
         delayed=counts[Phase.DELAYED],
         blocked=counts[Phase.BLOCKED],
@@ -143,6 +149,7 @@ def stats_of(section: Leases, next_sequence: int, clock_ms: int, now_ms: int | N
         time_ms=now,
         clock_behind_ms=max(0, section.time_ms - clock_ms),
         blocked_sequences=tuple(blocked),
+        ready=ready,
     )
 
 

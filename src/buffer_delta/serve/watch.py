@@ -335,7 +335,7 @@ def _has_moved(before: _Seen, now: _Seen, now_ms: int) -> bool:
         return True
     if now.workers is not None:
         stats = stats_of(now.workers, now.manifest.next_sequence, now_ms)
-        return bool(stats.in_flight) or not stats.available
+        return bool(stats.in_flight) or not stats.ready
     return before.manifest.first_sequence != now.manifest.first_sequence
 
 
