@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,22 @@ def test_should_print_everything_from_a_sequence_on(buffer: InProcess, queue: Pa
 def test_should_take_records_from_as_many_batches_as_it_needs(buffer: InProcess, queue: Path) -> None:
     out = buffer("tail", "--store", queue, "-n", 5, "--json").out
     assert [json.loads(line)["value"] for line in out.splitlines()] == ["two", "three", "four", "fünf", None]
+
+
+def test_should_go_through_a_long_manifest_once_for_many_batches(
+    buffer: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, *([b"%d" % n] for n in range(100)))
+    walks: list[int] = []
+
+    def counted(manifest: Manifest, sequence: int) -> Iterator[BatchDescriptor]:
+        walks.append(sequence)
+        return entries_from(manifest, sequence)
+
+    entries_from = Manifest.entries_from
+    monkeypatch.setattr(Manifest, "entries_from", counted)
+    assert buffer("tail", "--store", tmp_path, "-n", 95).out.split() == [str(n) for n in range(5, 100)]
+    assert walks == [99, 97, 93, 85, 69, 37, 0]
 
 
 def test_should_claim_and_ack_nothing(buffer: InProcess, queue: Path) -> None:

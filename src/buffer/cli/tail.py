@@ -7,6 +7,7 @@ import json
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import click
@@ -23,6 +24,8 @@ from buffer.inspect.status import read_manifest
 from buffer.manifest import Manifest
 from buffer.model import BatchDescriptor, ConsumedBatch, Metadata
 from buffer.store.base import CanPoll, Store
+
+WALK_ENTRIES_MAX = 64  # held at once; each may have the metadata of many thousand calls
 
 Print = Callable[[ConsumedBatch, Metadata | None, int, bytes], None]
 """Takes a batch, and of one record in it the metadata item, the index and the bytes."""
@@ -123,15 +126,21 @@ def _start(
         yield from ((descriptor, 0) for descriptor in manifest.entries_from(first))
         return
     found: list[tuple[BatchDescriptor, int]] = []
-    sequence = manifest.next_sequence
-    while count > 0 and sequence > manifest.first_sequence:
-        sequence -= 1
-        newest = manifest.read(sequence)
-        entries = batches.count(newest) if newest else 0
-        if newest and entries:
+    newest_first = _backwards(manifest)
+    while count > 0 and (newest := next(newest_first, None)) is not None:
+        if entries := batches.count(newest):
             found.append((newest, max(0, entries - count)))
             count -= entries
     yield from reversed(found)
+
+
+def _backwards(manifest: Manifest) -> Iterator[BatchDescriptor]:
+    """The entries, newest first. Each walk goes through all that come before, so it brings more than the last one."""
+    stop, wanted = manifest.next_sequence, 1
+    while stop > manifest.first_sequence:
+        start = max(manifest.first_sequence, stop - wanted)
+        yield from reversed(list(islice(manifest.entries_from(start), stop - start)))
+        stop, wanted = start, min(2 * wanted, WALK_ENTRIES_MAX)
 
 
 def _wait_for_queue(store: Store, path: str, interval_s: float) -> Manifest:
