@@ -454,6 +454,28 @@ def test_should_name_the_folder_when_it_is_read_only() -> None:
         assert store.get("a") == found
 
 
+def test_should_make_a_write_durable_though_its_temporary_file_stays(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+
+    def broken(_path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EIO, f"Input/output error, {missing_ok}")
+
+    def noted(folder: Path) -> None:
+        synced.append(folder)
+
+    store.put("folder", b"")  # makes the locks
+    monkeypatch.setattr(Path, "unlink", broken)
+    monkeypatch.setattr(local, "fsync_folder", noted)
+    created = store.put_if_absent("a", b"one")
+    assert isinstance(created, Won)
+    assert isinstance(store.put_if_match("a", b"two", created.version), Won)
+    store.put("a", b"three")
+    assert len(synced) == 3
+    assert store.get("a").data == b"three"
+
+
 def test_should_name_the_lock_that_another_user_made() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = LocalStore(folder)

@@ -82,9 +82,16 @@ def write_temp(folder: Path, pieces: Iterable[bytes | memoryview]) -> Path:
                     view = view[file.write(view) :]
             os.fsync(file.fileno())
     except BaseException:  # also when interrupted: it would lie there until the sweep
-        temp.unlink(missing_ok=True)
+        remove_temp(temp)
         raise
     return temp
+
+
+def remove_temp(temp: Path) -> None:
+    """Remove a temporary file, if it is still there. One that cannot be removed is left to the sweep: what became of
+    the write does not depend on it, and a rename that has happened must be made durable all the same."""
+    with suppress(OSError):
+        temp.unlink()
 
 
 def make_folder(folder: Path) -> None:

@@ -58,6 +58,7 @@ from buffer.store.files import (
     pieces_of,
     refuse_links,
     remove_stale_temps,
+    remove_temp,
     too_deep_is_empty,
     write_temp,
 )
@@ -137,7 +138,7 @@ class LocalStore:
                     temp.replace(path)
                     self._settle_rename(path)
             finally:
-                temp.unlink(missing_ok=True)
+                remove_temp(temp)
 
     def put_if_absent(self, location: str, data: bytes) -> Outcome:
         return self._swap(location, data, None)
@@ -243,7 +244,7 @@ class LocalStore:
                             temp.replace(path)
                         renamed = True
                     finally:
-                        temp.unlink(missing_ok=True)
+                        remove_temp(temp)
                     self._settle_rename(path)
         except StorageError as error:
             if renamed or error.retryable:
@@ -284,7 +285,7 @@ class LocalStore:
             try:
                 temp.replace(path)
             finally:
-                temp.unlink(missing_ok=True)
+                remove_temp(temp)
             self._settle_rename(path)
 
     def _delete(self, path: Path) -> None:
