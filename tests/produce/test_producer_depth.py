@@ -9,15 +9,24 @@ import pytest
 
 from buffer.clock import SystemClock
 from buffer.config import ConsumerConfig, LeaseConfig, ProducerConfig
-from buffer.errors import InvalidConfig, ManifestLost, QueueFull, StoreUnusable
+from buffer.errors import (
+    Closed,
+    IdempotencyConflict,
+    InvalidConfig,
+    ManifestLost,
+    ProducerStopped,
+    QueueFull,
+    StoreUnusable,
+)
 from buffer.leases import LeaseQueue
 from buffer.manifest import Manifest
 from buffer.produce.depth import LOOK_INTERVAL_S
+from buffer.produce.producer import Producer
 from buffer.queue import QueueConsumer
 from buffer.store import open_store
 from buffer.store.base import Store
 from buffer.testing import Fault, FaultyStore, ManualClock
-from tests.produce.producer_support import entries_of, make_producer
+from tests.produce.producer_support import NEVER_MS, entries_of, make_producer
 
 MANIFEST = "ingest/manifest"
 
@@ -55,6 +64,29 @@ def test_should_refuse_while_the_queue_is_too_long(store: FaultyStore) -> None:
         clock.advance(LOOK_INTERVAL_S)
         producer.produce([b"2"])
     assert entries_of(store) == [b"1", b"2"]
+
+
+def test_should_not_tell_a_closed_producer_to_wait_for_readers(store: FaultyStore) -> None:
+    producer = make_producer(store, max_depth=1)
+    producer.produce([b"0"])
+    producer.close()
+    with pytest.raises(Closed):
+        producer.produce([b"1"])
+    with pytest.raises(Closed):
+        asyncio.run(producer.produce_async([b"1"]))
+
+
+def test_should_not_tell_a_stopped_client_to_wait_for_readers(store: FaultyStore) -> None:
+    config = ProducerConfig(store=store, flush_interval_ms=NEVER_MS, max_depth=1)
+    behind = Producer(config, client_id="a")
+    behind.produce([b"0"])
+    with Producer(config, client_id="a") as other:
+        other.produce([b"0"])
+    with pytest.raises(IdempotencyConflict):
+        behind.flush()
+    with pytest.raises(ProducerStopped):
+        behind.produce([b"1"])
+    behind.close()
 
 
 @pytest.mark.parametrize("put_back", [True, False])

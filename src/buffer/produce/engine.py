@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from buffer.clock import Clock, SystemClock
+from buffer.clock import Clock
 from buffer.config import ProducerConfig
 from buffer.errors import BufferQueueError, Closed, ProducerStopped
 from buffer.marks import CLIENT_SEQ_MAX
@@ -44,9 +44,6 @@ from buffer.produce.intake import Call, Intake, PendingBatch
 from buffer.store.open import open_store
 
 log = logging.getLogger(__name__)
-
-_real_time = SystemClock()
-"""What threads wait by. The clock that is handed in decides what the entries and triggers see."""
 
 TIMER_TICK_MIN_S = 0.001  # a clock that stands still must not make the timer spin
 
@@ -105,6 +102,14 @@ class ProducerEngine:
             thread.start()
 
     # Callers
+
+    def check_depth(self) -> None:
+        """Raises QueueFull; but Closed or ProducerStopped before that, for then no reader helps by catching up."""
+        if self._refusal is not None:
+            raise Closed(self._refusal)
+        if self._stopped is not None and self.client is not None:
+            raise ProducerStopped.after(self._stopped, self.client.client_id)
+        self.depth.check()
 
     def accept(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
         try:

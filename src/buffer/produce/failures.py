@@ -16,6 +16,7 @@ from buffer.produce.durability import DurabilityWatcher
 log = logging.getLogger(__name__)
 
 _real_time = SystemClock()
+"""What threads wait by. The clock that a producer was given decides what its entries and triggers see."""
 
 
 @dataclass(slots=True)

@@ -113,7 +113,7 @@ class Producer:
             self._check_number(client_seq)
         engine = self._engine
         if not engine.depth.is_uncapped:  # a call costs a microsecond or two, so it is not even asked
-            engine.depth.check()
+            engine.check_depth()
         return engine.accept(check_call(entries, metadata, self._max_batch_bytes), metadata, client_seq)
 
     async def produce_async(
@@ -125,9 +125,8 @@ class Producer:
         """
         if client_seq is not None:
             self._check_number(client_seq)
-        depth = self._engine.depth
-        if not depth.is_open():
-            await asyncio.to_thread(depth.check)
+        if not self._engine.depth.is_open():
+            await asyncio.to_thread(self._engine.check_depth)
         call = check_call(entries, metadata, self._max_batch_bytes)
         return await self._engine.accept_async(call, metadata, client_seq)
 
