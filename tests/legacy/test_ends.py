@@ -12,7 +12,8 @@ from buffer.errors import AppendOutcomeUnknown, Closed, InvalidConfig, InvalidIn
 from buffer.legacy import Collector, CollectorConfig, Ingestor, IngestorConfig, KeyValueEntry
 from buffer.legacy.format import decode_batch, decode_consumer_manifest
 from buffer.legacy.ingestor import Flusher
-from buffer.produce.durability import Durable
+from buffer.produce.durability import Durable, WriteHandle
+from buffer.produce.intake import Call, Intake
 from buffer.store import Store, open_store
 from buffer.testing.faulty import Fault, FaultyStore
 from tests.legacy.legacy_support import pair
@@ -128,6 +129,22 @@ def test_should_hold_an_object_for_unreadable_that_is_larger_than_allowed(store:
         collector.unpark(parked[0])
     with Collector.open(**settings) as collector:
         assert collector.next_batch() is not None
+
+
+def test_should_close_when_a_signal_handler_does_it_in_the_middle_of_a_call(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ingestor(store, flush_interval_ms=NEVER_MS)
+    offer = Intake.offer
+
+    def interrupted(intake: Intake, call: Call) -> WriteHandle | None:
+        source.close()  # as a handler would, which runs in the thread that holds the lock
+        return offer(intake, call)
+
+    monkeypatch.setattr(Intake, "offer", interrupted)
+    assert isinstance(source.ingest([pair("a")]).result(), Durable)
+    with pytest.raises(Closed):
+        source.ingest([pair("b")])
 
 
 def test_should_not_hide_the_error_that_ended_the_block(store: Store) -> None:

@@ -210,24 +210,35 @@ class Ingestor:
         call = check_call(encoded, b"", self._max_batch_bytes)
         if os.getpid() != self._pid:
             raise Closed(f"this Ingestor was made in process {self._pid}: make one after the fork")
-        with self._changed:
-            while True:
-                if self._closed:
-                    raise Closed("the Ingestor is closed: make a new one")
-                handle = self._intake.offer(call)
-                self._changed.notify_all()
-                if handle is not None:
-                    self._encoded.setdefault(handle.watcher, []).extend(encoded)
-                    return handle.watcher
-                self._changed.wait()
+        try:
+            with self._changed:
+                while True:
+                    if self._closed:
+                        raise Closed("the Ingestor is closed: make a new one")
+                    handle = self._intake.offer(call)
+                    self._changed.notify_all()
+                    if handle is not None:
+                        self._encoded.setdefault(handle.watcher, []).extend(encoded)
+                        return handle.watcher
+                    self._changed.wait()
+        finally:
+            if self._closed:  # by a signal handler in the middle of this call, perhaps: see `close`
+                self._thread.join()
 
     def close(self) -> None:
-        """Accept no more, flush, and end the thread. Raises the first failure that no `close` has reported."""
+        """Accept no more, flush, and end the thread. Raises the first failure that no `close` has reported.
+
+        A signal handler may call it. If it has interrupted `ingest` it returns at once, and `ingest` does it before it
+        returns or raises.
+        """
         if os.getpid() != self._pid:
             return
+        is_mine = bool(self._changed._is_owned())  # type: ignore[attr-defined]  # then the thread waits for this one
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        if is_mine:
+            return
         self._thread.join()
         failed, self._failed = self._failed, None
         if failed is not None:
