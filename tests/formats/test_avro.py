@@ -284,6 +284,8 @@ def test_should_put_values_only_into_columns_that_hold_them() -> None:
         AvroFormat(schemas, framing="confluent")
     with pytest.raises(InvalidConfig, match=r"no column for the field 'extra' .*unknown_fields='ignore'"):
         AvroFormat(schemas, framing="confluent", schema="id BIGINT, name STRING")
+    with pytest.raises(InvalidConfig, match="the column 'id' can hold none of the field's values: int64 is not date32"):
+        AvroFormat(schemas, framing="confluent", schema="id DATE, name STRING, extra INT")
     form = AvroFormat(schemas, framing="confluent", schema="id BIGINT NOT NULL, name STRING, extra INT")
     entries = [b"\0\0\0\0\1" + write(old, {"id": 7, "name": "x"})]
     entries += [b"\0\0\0\0\2" + write(new, {"id": value, "extra": 5}) for value in (1.0, 1.5, math.nan, 2.0)]

@@ -259,6 +259,9 @@ def test_should_put_values_only_into_columns_that_hold_them() -> None:
     assert parsed.rows.select(["a", "b"]).to_pylist() == [{"a": 1, "b": 5}]
     with pytest.raises(InvalidConfig, match="no column for the field 'b'"):
         ProtobufFormat(types, message="t.M", schema="a BIGINT")
+    for kind in ("TIMESTAMP", "ARRAY<BIGINT>"):  # which every entry would fail at
+        with pytest.raises(InvalidConfig, match=r"the column 'b' can hold none of the field's values: .*decimal128"):
+            ProtobufFormat(types, message="t.M", schema=f"a BIGINT, b {kind}")
     assert ProtobufFormat(types, message="t.M", schema="a BIGINT", unknown_fields="ignore").schema.names == ["a"]
 
 

@@ -99,3 +99,11 @@ def _check_places(kind: pa.StructType, given: pa.Schema, *, ignore: bool) -> Non
                 key="schema",
                 value=field.name,
             )
+        try:
+            cast_exactly(pa.chunked_array([pa.array([], field.type)]), given.field(field.name).type)
+        except (NotExact, pa.ArrowException) as error:  # of no value at all: every entry would be bad
+            raise InvalidConfig(
+                f"the column {field.name!r} can hold none of the field's values: {error}; give it a type that can",
+                key="schema",
+                value=field.name,
+            ) from error
