@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from buffer.errors import InvalidConfig, InvalidInput
 from buffer.store.open import open_store
@@ -80,3 +81,26 @@ def test_should_name_all_columns_that_a_schema_may_ask_for() -> None:
     asked = pa.schema([("value", pa.binary()), ("_metadata", pa.binary())])
     with pytest.raises(InvalidConfig, match=r"has: value, _sequence, _index, _ingested_at, _entry_metadata$"):
         asked_columns(read_options({"path": "/queue"}), asked, asked)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (StructField("sequenc", LongType()), "no column 'sequenc'; it has sequence, location,"),
+        (StructField("metadata", StringType()), "a column 'metadata' of type ARRAY<.*>, not STRING: cast it"),
+        (StructField("sequence", IntegerType()), "'sequence' of type BIGINT, not INT"),
+        (StructField("sequence", LongType(), nullable=False), "'sequence' that may be null: leave NOT NULL out"),
+    ],
+)
+def test_should_say_what_is_wrong_with_a_column_asked_of_a_view(column: StructField, message: str) -> None:
+    source = BufferDataSource({"path": "/queue", "view": "batches"})
+    some = StructType([source.schema()["location"], source.schema()["metadata"]])
+    source.reader(some)
+    with pytest.raises(InvalidConfig, match=message):
+        source.reader(StructType([source.schema()["location"], column]))
+
+
+@pytest.mark.parametrize("option", ["from_sequence", "start", "max_batches_per_trigger"])
+def test_should_refuse_a_number_of_thousands_of_digits(option: str) -> None:
+    with pytest.raises(InvalidConfig, match=option):
+        read_options({"path": "/queue", option: "9" * 5000})

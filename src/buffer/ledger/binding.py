@@ -218,7 +218,7 @@ def _bound_elsewhere(ledger: Ledger, binding: Binding) -> QueueBound:
         f"{binding.app_id or 'the same app'!r} into {asked}{_at(binding.places)}. One queue feeds one app and one main "
         "table: another one's acks would drop what this one never loaded. Use those settings, or another queue. A "
         "table that was moved or renamed with its log goes on by itself once the new name finds it; for one that was "
-        "copied or made again, pass adopt=True with an explicit app_id",
+        "copied or made again, or if the queue was bound by mistake, pass adopt=True (--adopt) with an explicit app_id",
         app_id=binding.app_id,
         tables=binding.tables,
         bound_app_id=ledger.app_id,
@@ -248,8 +248,8 @@ def _split_unknown(location: str, first: int, last: int) -> LedgerLost:
         "then says which of their entries were set aside for the dead letters: adopting the queue could lose those, or "
         "load them twice. "
         "Put that ledger back and start without adopt. If there is none, compare the tables on that range, then pass "
-        "on_gap='skip' together with adopt=True once: what is not set aside again goes to the tables that lack the "
-        "range, and to no other",
+        "on_gap='skip' (--on-gap skip) together with adopt=True (--adopt) once: what is not set aside again goes to "
+        "the tables that lack the range, and to no other",
         location=location,
         first=first,
         last=last,
@@ -263,14 +263,14 @@ def used_before(ledger: Ledger | None, location: str) -> LedgerLost:
             "the queue was consumed before by another reader than its workers with leases, and the ledger "
             f"{location!r} does not say what that one has done: some of what waits may be done, some may be gone. Stop "
             "it, then let a worker open the queue once more, which takes it back, and start the loader when that has "
-            "nothing in hand; or, if no other loader runs, pass adopt=True with an app_id",
+            "nothing in hand; or, if no other loader runs, pass adopt=True (--adopt) with an app_id",
             location=location,
         )
     return LedgerLost(
         f"the queue was consumed before, and there is no ledger {location!r} that says into what: either it was "
         "deleted, and a half-done commit could be repeated, or a consumer without tables reads this queue, and what "
         "it acked is gone. Put the ledger back, or use a queue of its own for each consumer and loader; or, if no "
-        "other one runs, pass adopt=True with the app_id that the table was loaded with (DESCRIBE HISTORY shows it in "
-        "userMetadata), or with a new one for a new table",
+        "other one runs, pass adopt=True (--adopt) with the app_id that the table was loaded with (DESCRIBE HISTORY "
+        "shows it in userMetadata), or with a new one for a new table",
         location=location,
     )

@@ -133,7 +133,10 @@ class Ledger(Envelope):
 
     @classmethod
     def way_out(cls) -> str:
-        return "Put it back; or, if no loader runs, pass adopt=True with the app_id that the table was loaded with"
+        return (
+            "Put it back; or, if no loader runs, pass adopt=True (--adopt) with the app_id that the table was loaded "
+            "with"
+        )
 
     def section(self) -> dict[str, Any] | None:
         document = {

@@ -59,7 +59,7 @@ def ledger_knows(ledger: Ledger, committed: int) -> None:
         f"the tables have committed sequence {committed} for app {ledger.app_id!r}, but the ledger of this queue "
         f"has planned only through {planned}: the app_id belongs to another queue, or the ledger was put back "
         "from a backup. Choose another app_id; or, if this is the right queue and no other loader runs, pass "
-        "adopt=True with this app_id",
+        "adopt=True (--adopt) with this app_id",
         committed=committed,
         planned_last=planned,
     )
@@ -164,8 +164,8 @@ def not_elsewhere(plan: Plan, name: str, seen: TableState, commit: Commit) -> No
         f"the table {name!r} was dropped and made again while {plan.first}..{plan.last} was loaded (id "
         f"{seen.table_id}, now {after.table_id}), and the commit of that range went into the new one: what was loaded "
         "before is not in it, and it names files that may have gone with the old one. The queue still holds the range. "
-        "Bring the old table back; or drop the new one, too, and pass on_gap='skip' to go on with what the queue still "
-        "holds",
+        "Bring the old table back; or drop the new one, too, and pass on_gap='skip' (--on-gap skip) to go on with what "
+        "the queue still holds",
         table=name,
         expected_id=seen.table_id,
         found_id=after.table_id,
@@ -201,8 +201,8 @@ def _same_id(plan: Plan, keys: tuple[str, ...], state: TableState) -> None:
         raise TableReplaced(
             f"the table {keys[-1]!r} was {'dropped' if found is None else 'dropped and made again'} since "
             f"the last commit (id {expected}, now {found}), or this name leads to another place now: what was "
-            "loaded before is not in it. Bring the old table back, or pass on_gap='skip' to go on with what the "
-            "queue still holds",
+            "loaded before is not in it. Bring the old table back, or pass on_gap='skip' (--on-gap skip) to go on with "
+            "what the queue still holds",
             table=keys[-1],
             expected_id=expected,
             found_id=found,
@@ -211,7 +211,7 @@ def _same_id(plan: Plan, keys: tuple[str, ...], state: TableState) -> None:
 
 def rewritten(table: str, rewrite: Rewrite, *, hidden_by: int | None = None) -> TableRewritten:
     """The error for rows that were taken back; `hidden_by` is the version of ours that came after, if one did."""
-    then = "then pass on_gap='skip' once, until the next range is loaded"
+    then = "then pass on_gap='skip' (--on-gap skip) once, until the next range is loaded"
     if hidden_by is not None:
         then = f"our commit of version {hidden_by} came after it, so the next start goes on and does not say this again"
     return TableRewritten(
@@ -332,7 +332,7 @@ def inside(table: str, position: int, plan: Plan) -> LedgerBehind:
     return LedgerBehind(
         f"{table!r} has committed sequence {position} under this app_id, in the middle of the range {plan.first}.."
         f"{plan.last} that is planned: the ledger was put back from a backup, or something else writes under this "
-        "app_id. If no other loader runs, pass adopt=True with this app_id",
+        "app_id. If no other loader runs, pass adopt=True (--adopt) with this app_id",
         committed=position,
         planned_last=plan.last,
     )
@@ -344,18 +344,19 @@ def gap(table: str, committed: int, earliest: int, known: int) -> SequenceGap:
         held = "nothing yet" if committed == NOTHING else f"through sequence {committed}"
         what = (
             f"the table {table!r} has loaded {held}, the queue goes on at {earliest}: {earliest - committed - 1} "
-            "batches between them are gone from the queue. Pass on_gap='skip' to accept the loss"
+            "batches between them are gone from the queue. Pass on_gap='skip' (--on-gap skip) to accept the loss"
         )
     elif committed == NOTHING:
         what = (
             f"the table {table!r} has loaded nothing from this queue, which was loaded through sequence {known} "
             "before: it is a new table, or another one than then. Name the table that was loaded, or bring it back. To "
-            f"go on with this one, which then lacks everything before sequence {earliest}, pass on_gap='skip'"
+            f"go on with this one, which then lacks everything before sequence {earliest}, pass on_gap='skip' "
+            "(--on-gap skip)"
         )
     else:
         what = (
             f"the table {table!r} has loaded through sequence {committed}, and was at {known} before: it was put back "
             f"to an older state, from a backup say. The queue goes on at {earliest}. Bring the newer state back, or "
-            "pass on_gap='skip' to go on without what is missing"
+            "pass on_gap='skip' (--on-gap skip) to go on without what is missing"
         )
     return SequenceGap(what, committed=committed, earliest=earliest)

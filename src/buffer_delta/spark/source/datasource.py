@@ -52,7 +52,7 @@ class BufferDataSource(DataSource):
         if options.view != "batches":
             _refuse(options, "count_entries", "is for the view 'batches'")
         if options.view in _VIEWS:
-            _check_view(options.view, target)
+            _check_view(options.view, schema)
             if options.view == "dead_letters":
                 _refuse(
                     options, "from_sequence", "to_sequence", "is not for the view 'dead_letters': filter by location"
@@ -105,16 +105,20 @@ def _arrow(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _check_view(view: str, target: pa.Schema) -> None:
-    given = _VIEWS[view]
-    for field in target:
-        if field.name not in given.names or not field.nullable:
-            raise InvalidConfig(
-                f"the view {view!r} has no column {field.name!r} like that; it has {', '.join(given.names)}, all "
-                "nullable",
-                key="schema",
-                value=field.name,
-            )
+def _check_view(view: str, asked: StructType) -> None:
+    """A view's columns are as they are: any of them may be asked for, in any order."""
+    columns = {field.name: field.dataType for field in spark_schema(_VIEWS[view])}
+    for field in asked:
+        if field.name not in columns:
+            what = f"no column {field.name!r}; it has {', '.join(columns)}"
+        elif field.dataType != columns[field.name]:
+            type_ = columns[field.name].simpleString().upper()
+            what = f"a column {field.name!r} of type {type_}, not {field.dataType.simpleString().upper()}: cast it"
+        elif not field.nullable:
+            what = f"a column {field.name!r} that may be null: leave NOT NULL out"
+        else:
+            continue
+        raise InvalidConfig(f"the view {view!r} has {what}", key="schema", value=field.name)
 
 
 def _refuse(options: ReadOptions, *keys_and_why: str) -> None:

@@ -28,6 +28,7 @@ from buffer_delta.formats.registry import check_name, format_class
 MODES = ("permissive", "dropmalformed", "failfast")
 VIEWS = ("rows", "batches", "dead_letters")
 EARLIEST = "earliest"
+DIGITS_MAX = 20  # of a whole number: the longest is a client_seq of 64 bits
 
 STORE = "store."
 SECRET = "store.secret."
@@ -200,8 +201,8 @@ def store_options(left: dict[str, str]) -> dict[str, Any]:
         if not inner:
             options[target] = value
         elif target in ("client_options", "retry_config"):
-            if target == "retry_config" and value.isascii() and value.isdecimal():  # obstore wants numbers there alone
-                value = int(value)
+            if target == "retry_config" and _number(value) is not None:  # obstore wants numbers there alone
+                value = _number(value)
             else:
                 value = {"true": True, "false": False}.get(value.lower(), value)
             options.setdefault(target, {})[inner] = value
@@ -317,16 +318,22 @@ def _format_options(form: str, left: dict[str, str]) -> dict[str, Any]:
 def _start(value: str) -> int | str:
     if value.lower() == EARLIEST:
         return EARLIEST
-    if value.isascii() and value.isdecimal():
-        return int(value)
-    raise reject("start", value, f"{EARLIEST!r} or the sequence of a batch")
+    number = _number(value)
+    if number is None:
+        raise reject("start", value, f"{EARLIEST!r} or the sequence of a batch")
+    return number
 
 
 def _whole(key: str, value: str, low: int) -> int:
-    text = value.strip()
-    if not (text.isascii() and text.isdecimal()) or int(text) < low:
-        raise reject(key, value, f"a whole number of at least {low}")
-    return int(text)
+    number = _number(value.strip())
+    if number is None or number < low:
+        raise reject(key, value, f"a whole number of at least {low}, with at most {DIGITS_MAX} digits")
+    return number
+
+
+def _number(text: str) -> int | None:
+    is_number = text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX
+    return int(text) if is_number else None
 
 
 def _flag(key: str, value: str) -> bool:
