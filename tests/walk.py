@@ -1,7 +1,7 @@
 """The newcomer's walk: README top to bottom in a fresh clone, each command as it is printed: `python -m tests.walk`.
 
 Where the README prints what a command says, the output must be that: line by line, but for numbers, and but for what is
-left out, which `…` marks. `make test` takes 20 minutes and is left out unless `--all` is given. Ends with 1 at the
+left out, which `…` marks. `make test` takes its time and is left out unless `--all` is given. Ends with 1 at the
 first command that fails or says something else.
 """
 

@@ -36,6 +36,7 @@ def kill_executor_of(task: str, signs: Path, cluster: Cluster, process: subproce
     victim.kill()
 
 
+@pytest.mark.thorough
 def test_should_load_each_row_once_with_either_writer_when_executors_are_killed(
     tmp_path: Path, cluster: Cluster
 ) -> None:

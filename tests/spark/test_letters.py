@@ -93,6 +93,7 @@ def test_should_send_letters_back_once_however_often_it_is_killed(place: Place) 
     ]
 
 
+@pytest.mark.thorough
 def test_should_not_send_back_the_beginning_of_an_entry(place: Place) -> None:
     """What is left of it would be another record, and may well be a good one."""
     whole, cut = b'"' + b"w" * (2 << 20) + b'"', b'"' + b"c" * (17 << 20) + b'"'

@@ -97,7 +97,8 @@ def passes(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[None]:
     assert made == count
 
 
-@pytest.mark.parametrize("writer", ["auto", pytest.param("spark", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("writer", ["auto", "spark"])
 def test_should_cost_one_pass_and_follow_every_change_of_the_tables(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str
 ) -> None:
@@ -155,6 +156,7 @@ def test_should_try_without_writing_where_the_table_that_was_guessed_has_changed
     assert "trying again without writing" in caplog.text
 
 
+@pytest.mark.thorough
 def test_should_lose_no_row_where_the_job_that_wrote_on_the_way_fails_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,13 +191,12 @@ def test_should_isolate_entries_that_break_the_parser(
     assert ("AttributeError: 'str' object" if fatal == b"raise" else "Python worker exited") in error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("transform", "bad", "reason"),
     [
-        pytest.param(with_number, b"Connection refused", "CAST_INVALID_INPUT", marks=pytest.mark.thorough),
-        pytest.param(
-            *(with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"), marks=pytest.mark.thorough
-        ),
+        (with_number, b"Connection refused", "CAST_INVALID_INPUT"),
+        (with_number, b"x\njava.net.ConnectException: no answer", "CAST_INVALID_INPUT"),
         (named, b"buffer.errors.StorageError: no answer", "KeyError: 'buffer.errors.StorageError: no answer'"),
     ],
 )
@@ -213,6 +212,7 @@ def test_should_isolate_entries_that_break_the_transform(
     assert reason in error
 
 
+@pytest.mark.thorough
 def test_should_isolate_what_fails_before_its_table_is_there_as_it_would_be_made(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
@@ -241,7 +241,8 @@ def test_should_add_no_column_for_a_field_that_it_clusters_by(
     assert found.columns == ["id", "s", "_rescued_data", "_index", "_entry_metadata"]
 
 
-@pytest.mark.parametrize("writer", [pytest.param("spark", marks=pytest.mark.thorough), "arrow"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("writer", ["spark", "arrow"])
 def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
 ) -> None:

@@ -25,7 +25,7 @@ from tests.servers import S3Server
 from tests.spark.processes import LoaderProcess
 from tests.spark.queues import numbered, produce
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 
 @dataclass
@@ -126,7 +126,6 @@ def makers(drivers: Drivers, path: str) -> list[bool]:
     return ["arrow" in pq.read_metadata(pa.BufferReader(each)).created_by for each in data]
 
 
-@pytest.mark.thorough
 def test_should_write_files_to_s3_with_keys_from_either_side(drivers: Drivers) -> None:
     drivers.fill("either/queue", 0)
     config = drivers.config("either/queue", "either/table", writer="arrow")
@@ -171,7 +170,6 @@ def test_should_keep_both_commits_where_arrow_puts_them(drivers: Drivers) -> Non
     assert ids(drivers.table("kept/table")) == list(range(40))
 
 
-@pytest.mark.thorough
 def test_should_add_columns_in_the_commit_that_it_puts_itself(drivers: Drivers) -> None:
     place, options = f"s3://{drivers.bucket}/columns/queue", drivers.server.options
     config = drivers.config("columns/queue", "columns/table", writer="arrow", format={"type": "json"})
@@ -207,7 +205,6 @@ def test_should_recognise_its_own_commit_where_the_reply_is_lost(drivers: Driver
 
 
 @pytest.mark.parametrize("lands", ["before it dies", "after it died"])
-@pytest.mark.thorough
 def test_should_load_once_where_a_driver_dies_with_its_commit_on_the_way(
     drivers: Drivers, tmp_path: Path, lands: str
 ) -> None:

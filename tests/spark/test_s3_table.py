@@ -90,6 +90,7 @@ def test_should_say_what_a_running_session_lacks_for_s3(spark: SparkSession) -> 
     assert caught.value.found == "no s3a"
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)  # its first run fetches JARs
 def test_should_load_a_queue_on_s3_into_a_table_on_s3_as_printed(s3_server: S3Server, tmp_path: Path) -> None:
     keys = {
