@@ -213,6 +213,24 @@ class TestPlan:
         store.land()
         assert ledger_in(inner).plan == LONGER
 
+    def test_should_write_a_plan_once_more_that_stands_while_another_is_on_its_way(self, inner: Store) -> None:
+        """10..25 landed without a reply, 10..20 was sent over it without one, and then 10..25 is wanted again: the
+        write of 10..20 must not land on it while 10..25 is run. (Seed 36000.)"""
+        store = FaultyStore(inner)
+        ours = entered(store)
+        store.add(Fault.after("put_if_match", times=FOREVER), Fault.before("get_if_changed", times=FOREVER))
+        with pytest.raises(ContentionError):
+            plan_next(ours, LONGER)
+        store._script.clear()
+        store.add(Fault.late("put_if_match", times=FOREVER))
+        with pytest.raises(ContentionError):
+            plan_next(ours)
+        store._script.clear()
+        assert ledger_in(inner).plan == LONGER
+        assert plan_next(ours, LONGER) == LONGER
+        store.land()
+        assert ledger_in(inner).plan == LONGER
+
     def test_should_count_the_attempt_over_a_split_that_nobody_acted_on(self, inner: Store) -> None:
         store = FaultyStore(inner)
         ours = entered(store)

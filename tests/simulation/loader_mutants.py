@@ -118,6 +118,19 @@ def plan_is_shrunk_on_replay() -> Iterator[None]:
         yield
 
 
+# One seed in tens of thousands: two writes without a reply, and a third plan that is the first one again.
+@mutant("loader", sees=f"{TWICE}|{LOST}|written by something that is not a loader", within=60_000)
+def plan_that_stands_is_not_written_again() -> Iterator[None]:
+    """A plan that stands is taken for written, although another one may be on its way to the same version."""
+
+    def replaced(ledger: Ledger, plan: Plan, over: Any, location: str, **also: Any) -> Ledger:
+        return real(ledger, plan, over, location, **{**also, "in_flight": False})
+
+    real = decisions._replaced
+    with patch.object(decisions, "_replaced", replaced):
+        yield
+
+
 @mutant("loader", sees=f"{TWICE}|{LOST}")
 def plan_is_written_by_anyone() -> Iterator[None]:
     """A loader that was superseded may still write its plan: no look at the ledger's epoch."""

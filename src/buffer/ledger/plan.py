@@ -281,10 +281,11 @@ def planned(
     over: Collection[Plan | None],
     location: str,
     names: Mapping[str, Any] | None = None,
+    in_flight: bool = False,
 ) -> Ledger:
     """Write a new plan over one that is finished. `over` are the plans that may stand there now; see `revised`."""
     queue = {"next_sequence": seen.next_sequence, "last_location": seen.last_location}
-    return _replaced(ledger, plan, over, location, **queue, blocked=None, **(names or {}))
+    return _replaced(ledger, plan, over, location, in_flight=in_flight, **queue, blocked=None, **(names or {}))
 
 
 def revised(
@@ -294,18 +295,25 @@ def revised(
     over: Collection[Plan | None],
     location: str,
     names: Mapping[str, Any] | None = None,
+    in_flight: bool = False,
 ) -> Ledger:
     """Count an attempt, or decide the split, of a plan. `over` are the plans that may stand there now: the one we
     acted on, and those that we sent without an answer and did not act on. Any other is a stranger's. `names` are what
-    the ledger calls the plan's tables, where they are others than before: they join and leave with it."""
-    return _replaced(ledger, plan, over, location, **(names or {}))
+    the ledger calls the plan's tables, where they are others than before: they join and leave with it.
+
+    `in_flight`: another plan was sent without an answer. A plan that stands already is then written once more: that
+    request may have been sent against this very version, and would land on it while we act on ours. (A loader that
+    plans 0..1, 0..0 and 0..1 again while no reply comes: it commits 0..1, and its successor would replay 0..0.)"""
+    return _replaced(ledger, plan, over, location, in_flight=in_flight, **(names or {}))
 
 
-def _replaced(ledger: Ledger, plan: Plan, over: Collection[Plan | None], location: str, **also: Any) -> Ledger:
+def _replaced(
+    ledger: Ledger, plan: Plan, over: Collection[Plan | None], location: str, *, in_flight: bool, **also: Any
+) -> Ledger:
     ledger.check_sections(SECTIONS_OBEYED, location=location)
-    if ledger.plan == plan:
+    if ledger.plan == plan and not in_flight:
         return ledger
-    if ledger.plan not in over:
+    if ledger.plan != plan and ledger.plan not in over:
         raise Ledger.lost(location, f"its plan {ledger.plan} was written by something that is not a loader")
     return ledger.changed(plan=plan, **also)
 

@@ -131,7 +131,8 @@ class Plans:
             self._unsettled.append(plan)
         ours = self._binding
         names = ours.named() if ours is not None and plan.tables == ours.keys else None
-        facts = {"over": over, "location": self.location, "names": names}
+        in_flight = any(sent != plan for sent in self._unsettled)
+        facts = {"over": over, "location": self.location, "names": names, "in_flight": in_flight}
         self._journal.update_owned(epoch, lambda ledger: decide(ledger, plan, **facts))
         self._unsettled.clear()
         return plan
