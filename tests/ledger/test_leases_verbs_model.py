@@ -61,8 +61,12 @@ class VerbsMachine(LeaseMachine):
             assert not valid
             return
         assert valid
+        if after is before:  # no entry was acked and nothing is to be had: nothing is sent, so no reply can be lost
+            assert all(part is not None and not part for _, part in asked)
+            assert not grant.deliveries
+            return
         landed = fate != "request lost"
-        if landed and after is not before:
+        if landed:
             self.put(after)
             for handle, part in asked:
                 story = self.stories[handle.sequence]
