@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,6 +26,7 @@ from buffer.queue import QueueConsumer
 from buffer.store.open import open_store
 from tests.cli.cli_support import InProcess, Program, program
 from tests.produce.producer_support import entries_of
+from tests.users import as_nobody
 
 MANIFEST = "ingest/manifest"
 
@@ -108,7 +108,7 @@ def test_should_leave_the_end_of_a_growing_file_to_a_later_run(
 
 def test_should_not_leave_out_a_folder_that_it_may_not_read(buffer: InProcess, tmp_path: Path) -> None:
     """Its files would be missing, and the command would say that all is durable."""
-    with _as_nobody(), TemporaryDirectory() as folder:  # one that nobody may enter, unlike pytest's own
+    with as_nobody(), TemporaryDirectory() as folder:  # one that nobody may enter, unlike pytest's own
         closed = Path(folder, "closed")
         closed.mkdir()
         (closed / "a.txt").write_bytes(lines(2))
@@ -119,18 +119,6 @@ def test_should_not_leave_out_a_folder_that_it_may_not_read(buffer: InProcess, t
         closed.chmod(0o755)
         assert (ran.code, "2 entries" in buffer(*command).out) == (1, True)
         assert f"{closed}: Permission denied" in ran.err
-
-
-@contextmanager
-def _as_nobody() -> Iterator[None]:
-    """Permissions count, also where the tests run as root."""
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
 
 
 def test_should_name_a_file_whose_path_cannot_be_a_clients_name(buffer: InProcess, tmp_path: Path) -> None:

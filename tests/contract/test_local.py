@@ -25,6 +25,7 @@ from buffer.testing.clock import ManualClock
 from buffer.testing.contract import StoreContract
 from tests.contract.counting import count_up
 from tests.nets import HANGS_S
+from tests.users import as_nobody
 
 MEGABYTE = 1 << 20
 
@@ -483,15 +484,10 @@ def test_should_name_the_lock_that_another_user_made() -> None:
         (lock,) = (Path(folder) / local.LOCK_FOLDER).iterdir()
         lock.chmod(0o444)
         Path(folder).chmod(0o777)
-        user = os.geteuid()
-        if user == 0:
-            os.seteuid(65534)
-        try:
+        with as_nobody():
             for write in (lambda: store.put("a", b"two"), lambda: store.put_if_match("a", b"two", "1")):
                 with pytest.raises(StoreUnusable, match=f"Permission denied for its lock, '{lock}'.*umask 002"):
                     write()
-        finally:
-            os.seteuid(user)
 
 
 @contextmanager
@@ -499,14 +495,10 @@ def _read_only(folder: Path) -> Iterator[None]:
     """The folder may not be written, also where the tests run as root."""
     for path in (folder, folder / local.LOCK_FOLDER):
         path.chmod(0o555)
-    user = os.geteuid()
-    if user == 0:
-        os.seteuid(65534)
     try:
-        yield
+        with as_nobody():
+            yield
     finally:
-        if user == 0:
-            os.seteuid(0)
         for path in (folder, folder / local.LOCK_FOLDER):
             path.chmod(0o755)
 
