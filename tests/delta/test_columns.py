@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
-from buffer_delta.delta.columns import fitted, mismatch, nullable, unfit
+from buffer_delta.delta.columns import fitted, mismatch, unfit
 from buffer_delta.delta.screen import missing_columns
+from buffer_delta.delta.writers.base import FrameRows
 
 SPELLINGS = [("id", "ID"), ("K", "k"), ("ſ", "s"), ("İ", "i̇"), ("ς", "σ")]
 """Python's `lower()` tells the last four of them apart."""
@@ -32,4 +35,4 @@ def test_should_allow_null_everywhere_and_change_nothing_else() -> None:
         array, pairs = ArrayType(inner, null), MapType(StringType(), ArrayType(LongType(), null), null)
         return StructType([StructField("a", array, null), StructField("m", pairs, null), StructField("s", inner, null)])
 
-    assert nullable(made(null=False)) == made(null=True)
+    assert FrameRows(SimpleNamespace(schema=made(null=False))).schema == made(null=True)

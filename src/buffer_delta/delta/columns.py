@@ -6,7 +6,7 @@ loader was at work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
@@ -104,22 +104,6 @@ def mismatch(name: str, rows: StructType, table: StructType | None, *, merge_sch
         table=name,
         columns=(*new, *(text.split(" ")[0] for text in changed)),
     )
-
-
-def nullable(columns: StructType) -> StructType:
-    """The same columns, with null allowed in all of them and in all that they hold."""
-    made: StructType = _nullable(columns)
-    return made
-
-
-def _nullable(kind: Any) -> Any:
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _nullable(f.dataType), True, f.metadata) for f in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), containsNull=True)
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), valueContainsNull=True)
-    return kind
 
 
 def _is_wider(field: StructField, wanted: dict[str, DataType]) -> bool:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import pyarrow as pa
 from pyspark.sql.functions import lit
 
-from buffer_delta.delta.columns import nullable
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
 
@@ -77,7 +76,9 @@ class FrameRows:
 
     @property
     def schema(self) -> StructType:
-        return nullable(self.rows.schema)  # a literal is never null in a frame, which is no rule for a table
+        """A literal is never null in a frame, which is no rule for a table."""
+        columns: StructType = self.rows.schema.toNullable()
+        return columns
 
     @property
     def count(self) -> None:
