@@ -54,6 +54,18 @@ class Job:
             finally:
                 found += [progress for progress in query.recentProgress if progress["numInputRows"]]
 
+    def follow(self) -> StreamingQuery:
+        """A query that stays, through what is there by now; Spark gives its Python worker ten seconds to start."""
+        while True:
+            query = self.start(processingTime="100 milliseconds")
+            try:
+                query.processAllAvailable()
+            except StreamingQueryException as error:
+                if STARVED not in str(error):
+                    raise
+            else:
+                return query
+
     def queue(self) -> tuple[int, int]:
         manifest = read_manifest(open_store(str(self.store)), "ingest/manifest")
         return manifest.first_sequence, manifest.next_sequence
@@ -77,12 +89,11 @@ def test_should_load_what_is_there_and_go_on_from_the_checkpoint(spark: SparkSes
 
 def test_should_follow_a_queue_and_ack_while_idle(spark: SparkSession, job: Job) -> None:
     produce(job.store, numbered(1))
-    query = job.start(processingTime="100 milliseconds")
+    query = job.follow()
     try:
         for batch in range(1, 3):
-            query.processAllAvailable()
             produce(job.store, numbered(1, start=10 * batch))
-        query.processAllAvailable()
+            query.processAllAvailable()
         assert job.queue() == (3, 3)
     finally:
         query.stop()
@@ -92,9 +103,8 @@ def test_should_follow_a_queue_and_ack_while_idle(spark: SparkSession, job: Job)
 @pytest.mark.thorough
 def test_should_say_that_another_query_took_over(spark: SparkSession, job: Job, tmp_path: Path) -> None:
     produce(job.store, numbered(1))
-    first = job.start(processingTime="100 milliseconds")
+    first = job.follow()
     try:
-        first.processAllAvailable()
         produce(job.store, numbered(1, start=10))
         second = Job(spark, tmp_path, start="earliest")
         second.table, second.checkpoint = tmp_path / "other", tmp_path / "other checkpoint"
