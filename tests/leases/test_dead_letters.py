@@ -305,6 +305,22 @@ def test_should_be_home_exactly_once_wherever_a_redrive_died(lands: bool) -> Non
     raise AssertionError("a redrive has more writes than this test thought")
 
 
+def test_should_not_go_round_in_circles_with_what_fails_again_at_once() -> None:
+    work = parking(2)
+    queue = work.open()
+    for _ in range(2):
+        queue.nack(queue.consume(2))
+    assert not queue.consume()
+
+    def fail_again() -> None:
+        fail_twice(queue)
+        assert not queue.consume()
+
+    assert queue.redrive(max_batches=9, on_moved=fail_again) == 2
+    assert [entries for entries, _ in work.dead_letters()] == [[b"0"], [b"1"]]
+    assert queue.redrive() == 2
+
+
 def test_should_not_hurry_more_than_told() -> None:
     work = parking(3)
     queue = work.open()

@@ -285,7 +285,8 @@ class LeaseQueue(LeaseDoor):
 
         The dead-letter queue gets leases of its own for that. Raises QueueBound if it feeds a loader, InvalidConfig if
         it has leases that park elsewhere. May be interrupted and called again, also by several at once. What other
-        queues have parked there stays: `configure` the dead-letter queue's own `dlq` to bring those home.
+        queues have parked there stays: `configure` the dead-letter queue's own `dlq` to bring those home. So does what
+        is parked while this runs: one that comes back because it failed again waits for the next redrive.
         """
         with self._verb("settings"):
             look = self._session.look()
@@ -302,13 +303,14 @@ class LeaseQueue(LeaseDoor):
             letters = LeaseQueue.open(away, wanted, adopt=True, clock=self.clock)
         letters._dead_letters.prefixes[path] = self.config.data_path_prefix
         with letters:
+            end = letters.stats().next_sequence  # else what always fails would go round in circles, and this never end
             return redrive(
                 letters,
                 path,
                 max_per_second,
                 max_batches,
                 on_moved,
-                where=lambda descriptor: not is_of_another_queue(descriptor, queue_id, path),
+                where=lambda letter: letter.sequence < end and not is_of_another_queue(letter, queue_id, path),
             )
 
     def peek(self, max_batches: int = 10, *, where: Where | None = None) -> list[Peeked]:
