@@ -9,10 +9,12 @@ import threading
 import pytest
 
 from buffer.consume.consumer import Consumer
-from buffer.errors import Fenced, ObjectNotFound, StorageError
+from buffer.errors import Fenced, InvalidInput, ObjectNotFound, StorageError
+from buffer.leases.keeper import LeaseKeeper
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Again, Fixed
 from buffer.leases.worker import _Loop, worker
+from buffer.ledger.leases import Handle, Phase
 from tests.leases.lease_support import Counting, Work
 
 
@@ -129,6 +131,45 @@ def test_should_ack_the_others_when_a_policy_raises() -> None:
     with pytest.raises(LookupError):
         worker(work.open(), handle, concurrency=3, retry=Broken(), drain=True)
     assert work.section().finished == ((1, 1),)
+
+
+def test_should_give_back_the_others_when_a_policy_names_no_time() -> None:
+    work = Work(3)
+    together = threading.Barrier(3)
+
+    class Growing:
+        def decide(self, error: Exception, _delivery_count: int) -> Again:
+            return Again(1.5 if error.args == (b"0",) else 0)  # type: ignore[arg-type]
+
+    def handle(entry: bytes) -> None:
+        together.wait()
+        if entry != b"1":
+            raise ValueError(entry)
+
+    with pytest.raises(InvalidInput, match=r"a time in ms is 1\.5"):
+        worker(work.open(), handle, concurrency=3, retry=Growing(), drain=True)
+    assert work.section().finished == ((1, 1),)
+    assert [p.phase for p in work.open().peek()] == [Phase.LEASED, Phase.AVAILABLE]
+
+
+def test_should_end_with_a_handler_that_ends_its_thread_after_its_lease_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    work = Work(1)
+    noticed, lose = threading.Event(), LeaseKeeper.lose
+
+    def told(keeper: LeaseKeeper, handle: Handle) -> None:
+        lose(keeper, handle)
+        noticed.set()
+
+    def leave(_entry: bytes) -> None:
+        work.expire()
+        noticed.wait()
+        sys.exit(3)
+
+    monkeypatch.setattr(LeaseKeeper, "lose", told)
+    with pytest.raises(SystemExit):
+        worker(work.open(), leave, stop=noticed)
 
 
 def test_should_give_back_what_raised_an_error_without_words() -> None:

@@ -5,7 +5,7 @@ from buffer.leases import LeaseConfig, LeaseQueue, worker
 
 from buffer.config import LeaseConfig
 from buffer.leases.queue import LeaseQueue
-from buffer.leases.retry import Exponential, Fixed, PerException, RetryPolicy, Untouched
+from buffer.leases.retry import Again, Exponential, Fixed, PerException, RetryPolicy, Untouched
 from buffer.leases.values import Delivered, LeasedBatch, LeaseStats, Peeked
 from buffer.leases.worker import WorkerReport, worker
 from buffer.ledger.lease_rules import Ack, Nack
@@ -13,6 +13,7 @@ from buffer.ledger.leases import Handle
 
 __all__ = [
     "Ack",
+    "Again",
     "Delivered",
     "Exponential",
     "Fixed",

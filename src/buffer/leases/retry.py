@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from buffer.errors import InvalidInput
-from buffer.ledger.lease_steps import DELAY_MAX_MS
+from buffer.ledger.lease_steps import DELAY_MAX_MS, after
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,9 @@ class Again:
     delay_ms: int
     counts: bool = True
     """False: the attempt was not the batch's fault (`snooze`)."""
+
+    def __post_init__(self) -> None:
+        after(0, self.delay_ms)  # here, or the verb would refuse it, and with it what the others came to
 
 
 class RetryPolicy(Protocol):

@@ -187,10 +187,9 @@ class _Loop:
         """Sort what has finished into acks and nacks; drop what was lost."""
         for future in [future for future in self.running if future.done()]:
             batch = self.running.pop(future)
-            if not self.keeper.release(batch.handle):
-                continue  # lost, and somebody else has it: what was made of it counts for nothing
+            is_held = self.keeper.release(batch.handle)
             error = future.exception()
-            if error is None:
+            if error is None and is_held:  # else somebody else has it: what was made of it counts for nothing
                 try:
                     self._sort(batch, future.result())
                 except Exception as raised:  # noqa: BLE001 - a policy's: raised at the end, the others go first
