@@ -305,6 +305,19 @@ def test_should_be_home_exactly_once_wherever_a_redrive_died(lands: bool) -> Non
     raise AssertionError("a redrive has more writes than this test thought")
 
 
+@pytest.mark.parametrize(("path", "dead"), [("manifest", "dead/manifest"), ("jobs/manifest", "jobs/dead")])
+def test_should_bring_them_home_wherever_the_manifest_lies(path: str, dead: str) -> None:
+    """The queue's batches have a folder of their own, so its manifest may be at the top, or among the dead letters."""
+    work = parking(0, dlq=dead)
+    config = work.config().replace(manifest_path=path, data_path_prefix="data")
+    queue = LeaseQueue.open(config, work.leases, clock=work.clock)
+    queue.produce([b"a"])
+    fail_twice(queue)
+    assert not queue.consume()
+    assert queue.redrive() == 1
+    assert [(b.entries, b.batch.location.split("/")[0]) for b in queue.consume()] == [([b"a"], "data")]
+
+
 def test_should_not_go_round_in_circles_with_what_fails_again_at_once() -> None:
     work = parking(2)
     queue = work.open()

@@ -110,14 +110,15 @@ class DeadLetters:
             said = [read_letter(item.payload) for item in items]
             return all(x is not None and (x.queue_id, x.sequence) == (source.queue_id, order.sequence) for x in said)
 
-        self._target(source, target_path).append(parcel.data, parcel.metadata, order.ordinal, folder, is_same)
+        self._target(source, target_path, folder).append(parcel.data, parcel.metadata, order.ordinal, folder, is_same)
 
-    def _target(self, source: Source, path: str) -> MarkedQueue:
+    def _target(self, source: Source, path: str, folder: str) -> MarkedQueue:
         key = (source.queue_id, path)
         if key not in self._targets:
             config = ProducerConfig(
                 store=self._store,
                 manifest_path=path,
+                data_path_prefix=folder,  # where there is one: a manifest at the top has none of its own
                 append_timeout_s=self._config.cas_timeout_s,
             )
             self._targets[key] = MarkedQueue(_client_id(source.queue_id), self._store, config, self._clock)

@@ -111,6 +111,18 @@ class LeaseQueue(LeaseDoor):
         """
         if leases is not None:
             check_dlq(config, leases)
+        return cls._join(config, leases, clock, adopt=adopt, claim=claim)
+
+    @classmethod
+    def _join(
+        cls,
+        config: ConsumerConfig,
+        leases: LeaseConfig | None,
+        clock: Clock,
+        *,
+        adopt: bool = False,
+        claim: bool = True,
+    ) -> Self:
         store = open_store(config.store, **config.store_options)
         queue = marked_queue(config, store, clock)
         journal = Journal(store, config.manifest_path, clock, LeaseLedger, timeout_s=config.cas_timeout_s)
@@ -300,7 +312,8 @@ class LeaseQueue(LeaseDoor):
         try:
             letters = LeaseQueue.open(away, None, clock=self.clock)
         except NoLeases:
-            letters = LeaseQueue.open(away, wanted, adopt=True, clock=self.clock)
+            # Unchecked: what goes home lies in our own prefix, wherever our manifest is.
+            letters = LeaseQueue._join(away, wanted, self.clock, adopt=True)
         letters._dead_letters.prefixes[path] = self.config.data_path_prefix
         with letters:
             end = letters.stats().next_sequence  # else what always fails would go round in circles, and this never end
