@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
 from buffer.consume.consumer import Consumer
 from buffer.errors import Fenced, InvalidInput, ObjectNotFound, StorageError
+from buffer.leases.executors import Tasks
 from buffer.leases.keeper import LeaseKeeper
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Again, Fixed
@@ -87,6 +89,22 @@ def test_should_end_with_an_asyncio_handler_that_ends_the_process() -> None:
         with pytest.raises(SystemExit):
             worker(work.open(), handler, drain=True)
         assert work.section().finished_through == -1
+
+
+def test_should_end_when_a_task_ends_the_event_loop_in_the_moment_it_is_closed() -> None:
+    async def handle(_batch: object) -> None: ...
+
+    tasks = Tasks(handle, "batch")
+    both, call = threading.Event(), tasks._loop.call_soon_threadsafe
+
+    def with_an_exit(callback: Callable[[], object]) -> None:
+        call(callback)
+        call(sys.exit)
+        both.set()
+
+    call(both.wait)
+    tasks._loop.call_soon_threadsafe = with_an_exit  # type: ignore[method-assign,assignment]
+    tasks.close()
 
 
 def test_should_ack_what_an_asyncio_handler_did_before_it_cancelled_its_own_task() -> None:

@@ -97,12 +97,13 @@ class Tasks:
         self._handler = handler
         self._per = per
         self._loop = asyncio.new_event_loop()
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps none of them alive
         self._thread = threading.Thread(target=self._serve, name="buffer-worker", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        while True:
+        while not self._closed:  # or a task that ends the loop in the moment of `close` would have it go on for ever
             try:
                 self._loop.run_forever()
                 return
@@ -142,6 +143,7 @@ class Tasks:
         return Outcome(batch, tuple(done), tuple(errors))
 
     def close(self) -> None:
+        self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
