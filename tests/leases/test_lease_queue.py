@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from dataclasses import replace
 
 import pytest
 
+import buffer.leases.queue as queues
 from buffer.consume.consumer import Consumer
 from buffer.errors import (
     AckHoleCapExceeded,
@@ -31,6 +34,7 @@ from buffer.ledger.plan import Ledger
 from buffer.manifest import Manifest
 from buffer.store.base import Lost
 from buffer.testing import Fault, FaultyStore
+from tests.consume.consumer_support import assert_no_collectors, collectors
 from tests.leases.lease_support import MANIFEST, TIMEOUT_MS, Counting, Work
 
 
@@ -179,6 +183,24 @@ def test_should_say_that_there_is_no_room() -> None:
     queue.ack(queue.consume())
     assert queue.produce([b"a", b"b"], b"by a worker").sequence == 2
     assert [b.entries for b in queue.consume(9)] == [[b"1"], [b"a", b"b"]]
+
+
+def test_should_stop_the_collector_when_it_is_dropped() -> None:
+    work = Work()
+    queue: LeaseQueue | None = LeaseQueue.open(work.config().replace(gc_enabled=True), work.leases, clock=work.clock)
+    assert collectors() == 1
+    assert queue is not None
+    del queue
+    gc.collect()
+    assert_no_collectors()
+
+
+def test_should_wait_for_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many looks that takes: `wait_ms` may be weeks."""
+    work = Work()
+    monkeypatch.setattr(queues, "WAITING", replace(queues.WAITING, attempts_max=3))
+    assert not work.open().consume(wait_ms=30_000)
+    assert sum(work.clock.sleeps) >= 30.0
 
 
 @pytest.mark.parametrize("call", [{"max_batches": 0}, {"wait_ms": -1}])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -59,6 +60,9 @@ class LeaseDoor:
         self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
+        if collector is not None:
+            # The collector does not know the queue, so a dropped queue can go, and takes it along.
+            weakref.finalize(self, collector.stop)
 
     def _park(self, orders: Sequence[ParkOrder], section: Leases, unread: int | None = None) -> BufferQueueError | None:
         """Carry out what was ordered. What fails stays parking, and is repeated when its time is up: returns why.

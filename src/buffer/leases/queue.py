@@ -156,8 +156,8 @@ class LeaseQueue(LeaseDoor):
         Waits up to `wait_ms` for something to deliver, then returns nothing. What cannot be read or is to be parked on
         the way takes the time that it takes, for any number of batches: `enough` is asked in between, and ends that.
         Raises AckHoleCapExceeded or InFlightCapExceeded if only a cap stands in the way, and InvalidHandle for an ack
-        that does not hold: that moves nothing. After ContentionError or a StorageError the acks may stand or not; after
-        any other error they stand. LocationRefused, BatchTooLarge, StorageError: see above.
+        that does not hold: that moves nothing. LocationRefused, BatchTooLarge, StorageError: see above. After a cap,
+        LocationRefused or BatchTooLarge the acks stand; after any other error (Fenced, say) they may stand or not.
         """
         max_batches, wait_ms = whole("max_batches", max_batches, low=1), whole("wait_ms", wait_ms)
         done = acks_of(acks)
@@ -182,7 +182,7 @@ class LeaseQueue(LeaseDoor):
                 if grant.stopped is not None:
                     raise grant.stopped
                 return delivered
-            self.clock.sleep(min(left_s, next(pauses)))
+            self.clock.sleep(min(left_s, next(pauses, WAITING.max_s)))  # somebody may wait for weeks
 
     def _consume_once(self, max_batches: int, acks: Sequence[Ack]) -> tuple[Delivered, Grant]:
         def verb(section: Leases, by: Stamp, manifest: Manifest) -> tuple[Leases, Grant]:
