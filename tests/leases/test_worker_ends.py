@@ -17,7 +17,7 @@ from buffer.leases.queue import LeaseQueue
 from buffer.leases.retry import Again, Fixed
 from buffer.leases.worker import _Loop, worker
 from buffer.ledger.leases import Handle, Phase
-from tests.leases.lease_support import Counting, Work
+from tests.leases.lease_support import MANIFEST, Counting, Work
 
 
 def after_rounds(monkeypatch: pytest.MonkeyPatch, began: threading.Event) -> threading.Event:
@@ -232,4 +232,23 @@ def test_should_not_call_a_lease_lost_whose_ack_landed_before_the_store_failed()
     report = worker(queue, seen.append, drain=True)
     assert seen == [b"0"]
     assert work.section().finished_through == 0
+    assert (report.batches_done, report.leases_lost) == (1, 0)
+
+
+def test_should_ack_what_is_done_while_the_manifest_cannot_be_read() -> None:
+    """The ledger is there: what waits for the manifest would be done once more, when the lease has run out."""
+    work = Work(1)
+    done = threading.Event()
+    failures: list[int] = []
+
+    class Away(Counting):
+        def get_if_changed(self, location: str, *args: object) -> object:
+            if location == MANIFEST and done.is_set() and len(failures) < 20:
+                failures.append(work.section().finished_through)
+                raise StorageError("away", retryable=True)
+            return self.store.get_if_changed(location, *args)  # type: ignore[arg-type]
+
+    queue = work.open(store=Away(work.store))  # type: ignore[arg-type]
+    report = worker(queue, lambda _entry: done.set(), drain=True)
+    assert set(failures[1:]) == {0}
     assert (report.batches_done, report.leases_lost) == (1, 0)

@@ -9,7 +9,7 @@
   pause that `retry` says (the longest, if several raised).
 - Leases of work that goes on are extended at half their time (`keeper.py`), for as long as this process lives. One that
   was lost all the same (a machine that slept) is noticed: its results are dropped, for somebody else has the batch.
-- Acks go along with the next consume, in one write.
+- Acks go along with the next consume, in one write; where that failed, alone, before anything else.
 - SIGTERM and SIGINT, or `stop`: nothing new is taken, what runs is finished, and acked as soon as it is, then it
   returns.
 - Errors of the store that may pass, and contention, are waited out. Fenced and lost state end the loop, once what
@@ -151,6 +151,8 @@ class _Loop:
         if self.fatal is not None:
             return True  # nothing new is taken
         self._give_back()
+        if self.doubtful:
+            self._ack_now()  # alone: a consume may fail once more, over the manifest or a batch, until leases run out
         free = self.concurrency - len(self.running)
         if not free:
             self._wait(LOOK_S)
