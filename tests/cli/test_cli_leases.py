@@ -92,6 +92,23 @@ def test_should_only_look_and_never_take_over(leases: InProcess, store: str) -> 
     assert consumer.next_batch() is not None
 
 
+def test_should_say_whose_the_queue_is(leases: InProcess, store: str) -> None:
+    """What workers left is no news of a queue that another reader has."""
+    before = leases("leases", "status", "--store", store, "--json")
+    assert (before.json()["taken_over"], before.err) == (False, "")
+    with Consumer.new(ConsumerConfig(store=store, gc_enabled=False)) as consumer:
+        for batch in iter(consumer.next_batch, None):
+            consumer.ack(batch.sequence)
+    after = leases("leases", "status", "--store", store, "--json")
+    assert (after.json()["taken_over"], after.err) == (
+        True,
+        "note: another reader has this queue; this is how workers left it\n",
+    )
+    assert "another reader has this queue" in leases("leases", "peek", "--store", store).err
+    leases("leases", "consume", "--store", store)
+    assert leases("leases", "status", "--store", store, "--json").json()["taken_over"] is False
+
+
 def test_should_say_that_there_are_no_leases(capfd: pytest.CaptureFixture[str], store: str) -> None:
     ran = InProcess(capfd)("leases", "status", "--store", store)
     assert ran.code == 2

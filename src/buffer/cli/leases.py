@@ -25,6 +25,7 @@ from buffer.inspect.status import read_manifest
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.session import NoLeases
 from buffer.leases.values import LeasedBatch, LeaseStats, Peeked, peeked, stats_of
+from buffer.ledger.from_workers import still_theirs
 from buffer.ledger.lease_rules import Ack, Nack
 from buffer.ledger.lease_steps import is_finished
 from buffer.ledger.leases import Handle, LeaseLedger, Leases
@@ -59,11 +60,12 @@ def status(as_json: bool, **options: Any) -> None:
     Example:
       buffer leases status --store ./queue --json | jq .in_flight
     """
-    config, section, manifest = _look(options)
+    config, section, manifest, is_theirs = _look(options)
     stats = stats_of(section, manifest.next_sequence, SystemClock().now_ms())
     if as_json:
         settings = dataclasses.asdict(section.config)
-        print_json({**dataclasses.asdict(stats), "epoch": section.epoch, "settings": settings})
+        told = {"epoch": section.epoch, "taken_over": not is_theirs, "settings": settings}
+        print_json({**dataclasses.asdict(stats), **told})
     else:
         print_facts(_facts(config, section, stats))
 
@@ -79,7 +81,7 @@ def peek(max_batches: int, as_json: bool, **options: Any) -> None:
     Example:
       buffer leases peek --store ./queue --max 5
     """
-    _, section, manifest = _look(options)
+    _, section, manifest, _ = _look(options)
     now_ms = SystemClock().now_ms()
     found: list[Peeked] = []
     for entry in manifest.entries_from(section.finished_through + 1):
@@ -306,21 +308,28 @@ def _quiet(config: ConsumerConfig) -> ConsumerConfig:
     return config.replace(gc_enabled=False)
 
 
-def _look(options: dict[str, Any]) -> tuple[ConsumerConfig, Leases, Manifest]:
-    """What stands, with nothing joined or claimed."""
+def _look(options: dict[str, Any]) -> tuple[ConsumerConfig, Leases, Manifest, bool]:
+    """What stands, with nothing joined or claimed, and whether the queue is still the workers'. Says if it is not."""
     config, store = open_queue(options)
     path = ledger_path(config.manifest_path)
     try:
-        found = LeaseLedger.from_bytes(store.get(path).data, location=path).leases
+        ledger: LeaseLedger | None = LeaseLedger.from_bytes(store.get(path).data, location=path)
     except ObjectNotFound:
-        found = None
-    if found is None:
+        ledger = None
+    found = None if ledger is None else ledger.leases
+    if ledger is None or found is None:
         raise NoLeases(
             f"the queue {config.manifest_path!r} has no leases: make it one with `buffer leases configure`",
             key="leases",
             value=None,
         )
-    return config, found, read_manifest(store, config.manifest_path)  # after the ledger: it is never behind it
+    manifest = read_manifest(store, config.manifest_path)  # after the ledger: it is never behind it
+    app_id = (ledger.sections.get("plan") or {}).get("app_id")
+    is_theirs = still_theirs(found, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch, app_id=app_id) is not None
+    if not is_theirs:
+        reader = "another reader" if app_id is None else f"the loader {app_id!r}"
+        echo(f"note: {reader} has this queue; this is how workers left it", err=True)
+    return config, found, manifest, is_theirs
 
 
 def _facts(config: ConsumerConfig, section: Leases, stats: LeaseStats) -> dict[str, object]:
