@@ -21,6 +21,7 @@ class History:
     def __init__(self) -> None:
         self.commits: list[dict[str, Any]] = []
         self.kept_from = 0
+        self.is_partitioned = True
         self.reads = 0
 
     def ours(self, last: int, app_id: str = APP) -> int:
@@ -45,7 +46,8 @@ class History:
         return self.commits[version] if version >= self.kept_from else None
 
     def rewrite(self, committed: int) -> Rewrite | None:
-        return find_rewrite(self.read, len(self.commits) - 1, APP, committed)
+        newest = len(self.commits) - 1
+        return find_rewrite(self.read, newest, APP, committed, is_partitioned=self.is_partitioned)
 
 
 @pytest.fixture
@@ -99,6 +101,13 @@ def test_should_report_what_took_rows(table: History, operation: str, parameters
     version = table.add(operation, parameters)
     table.add("WRITE", {"mode": "Append"})
     assert table.rewrite(9) == Rewrite(named, version, "2023-11-14T22:13:20Z")
+
+
+def test_should_report_a_dynamic_overwrite_of_a_table_without_partitions(table: History) -> None:
+    version = table.add("WRITE", {"mode": "Overwrite", "partitionBy": "[]", "isDynamicPartitionOverwrite": True})
+    assert table.rewrite(9) is None
+    table.is_partitioned = False
+    assert table.rewrite(9) == Rewrite("overwrite", version, "2023-11-14T22:13:20Z")
 
 
 def test_should_see_that_a_restore_brought_the_rows_back(table: History) -> None:

@@ -587,6 +587,19 @@ def test_should_leave_an_overwrite_of_some_partitions_to_the_user(spark: SparkSe
     append(target, frame, 1, first=1)
 
 
+def test_should_report_an_overwrite_of_a_table_without_partitions_in_a_dynamic_session(
+    spark: SparkSession, target: DeltaTarget
+) -> None:
+    """Delta notes that only some partitions were overwritten, and replaces the whole table."""
+    append(target, rows(spark), 0)
+    frame = spark.range(7).write.format("delta").mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    frame.save(target.name)
+    assert count(spark, target) == 7
+    rewrite = target.look(APP).rewrite
+    assert rewrite is not None
+    assert (rewrite.operation, rewrite.version) == ("overwrite", target.look(APP).version)
+
+
 def test_should_not_stumble_over_a_log_that_was_cleaned_up(spark: SparkSession, target: DeltaTarget) -> None:
     append(target, rows(spark), 0)
     commit_by_another_process(Path(target.name), 2, app_id="another", last=0)

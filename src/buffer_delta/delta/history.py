@@ -18,14 +18,17 @@ log = logging.getLogger(__name__)
 
 HISTORY_WALK_MAX = 10_000  # commits read one by one, a few ms each; beyond that a start would take minutes
 
-_PARTIAL = ("predicate", "isDynamicPartitionOverwrite", "replaceOnCond", "replaceUsingCols")
+_PARTIAL = ("predicate", "replaceOnCond", "replaceUsingCols")
 """What Delta notes, by one of these, of an overwrite that leaves the rest of the table alone."""
+_DYNAMIC = "isDynamicPartitionOverwrite"
+"""The same, but only of a table that is partitioned: in a session with spark.sql.sources.partitionOverwriteMode=dynamic
+it notes this of every overwrite, and replaces all of a table without partitions all the same."""
 
 CommitInfo = Mapping[str, Any]
 
 
 def find_rewrite(
-    commit_info: Callable[[int], CommitInfo | None], newest: int, app_id: str, committed: int
+    commit_info: Callable[[int], CommitInfo | None], newest: int, app_id: str, committed: int, *, is_partitioned: bool
 ) -> Rewrite | None:
     """The newest operation that took rows back which `app_id` had committed; None if there is none.
 
@@ -50,7 +53,7 @@ def find_rewrite(
             restores.append((version, info))
             version = restored
             continue
-        if _takes_rows(info):
+        if _takes_rows(info, is_partitioned):
             suspects.append((version, info))
         version -= 1
     else:
@@ -75,12 +78,13 @@ def _restored_version(info: Mapping[str, Any]) -> int | None:
     return int(version) if info.get("operation") == "RESTORE" and version is not None else None
 
 
-def _takes_rows(info: Mapping[str, Any]) -> bool:
+def _takes_rows(info: Mapping[str, Any], is_partitioned: bool) -> bool:
     operation = str(info.get("operation", "")).upper()
     parameters = info.get("operationParameters") or {}
     if operation == "RESTORE" or "REPLACE TABLE" in operation:
         return True
-    is_whole = all(parameters.get(key) in (None, False, "", "false") for key in _PARTIAL)
+    partial = (*_PARTIAL, _DYNAMIC) if is_partitioned else _PARTIAL
+    is_whole = all(parameters.get(key) in (None, False, "", "false") for key in partial)
     return operation == "WRITE" and parameters.get("mode") == "Overwrite" and is_whole
 
 

@@ -252,8 +252,11 @@ class DeltaLog:
         return None
 
     def find_rewrite(self, newest: int, app_id: str, position: int) -> Rewrite | None:
-        """What took back rows up to `position`, between the commit that brought them and `newest`."""
-        return None if position == NOTHING else find_rewrite(self.commit_info, newest, app_id, position)
+        """What took back rows up to `position`, between the commit that brought them and `newest`. After a look."""
+        if position == NOTHING:
+            return None
+        is_partitioned = self._facts is not None and bool(self._facts.rules.partition_by)
+        return find_rewrite(self.commit_info, newest, app_id, position, is_partitioned=is_partitioned)
 
     def _known_at(self, app_id: str, snapshot: Snapshot) -> _Known:
         table_id = self._facts_of(snapshot).table_id
