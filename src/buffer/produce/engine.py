@@ -98,8 +98,13 @@ class ProducerEngine:
         """What wakes the asyncio tasks that wait for room."""
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # the system gives no more of them: those that run would wait for nobody
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self._begin_close("the producer's threads could not be started")
+            raise
 
     # Callers
 
