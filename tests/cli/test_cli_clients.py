@@ -106,6 +106,45 @@ def test_should_leave_the_end_of_a_growing_file_to_a_later_run(
     assert buffer("produce", "--store", tmp_path / "q", "--growing", tmp_path / "log").code == 2
 
 
+def test_should_not_take_a_file_for_a_cut_one_whose_last_line_an_earlier_run_has_counted(
+    buffer: InProcess, tmp_path: Path
+) -> None:
+    """The advice, another client id, would put all of its records into the queue again."""
+    log = tmp_path / "log"
+    command = ("produce", "--store", tmp_path / "q", "--client-id", "a", "--from", log)
+    log.write_bytes(b"one\ntwo")
+    assert buffer(*command).code == 0
+    ran = buffer(*command, "--growing")
+    assert (ran.code, ran.err) == (0, "")
+    log.write_bytes(b"one\ntwo\nthree\n")
+    assert buffer(*command, "--growing").code == 0
+    assert queued(tmp_path / "q") == [b"one", b"two", b"three"]
+    for cut in (b"one\ntwo\n", b"one\ntw", b""):
+        log.write_bytes(cut)
+        ran = buffer(*command, "--growing")
+        assert (ran.code, "the file was cut or replaced" in ran.err) == (2, True), cut
+
+
+def test_should_take_a_file_once_that_a_link_leads_to(buffer: InProcess, tmp_path: Path) -> None:
+    """As beside logs, where `current` is the newest one."""
+    folder = tmp_path / "in"
+    (folder / "old").mkdir(parents=True)
+    (folder / "b.log").write_bytes(b"b\n")
+    (folder / "old/c.log").write_bytes(b"c\n")
+    (tmp_path / "elsewhere.log").write_bytes(b"elsewhere\n")
+    (folder / "a.log").symlink_to("b.log")
+    (folder / "current.log").symlink_to(folder / "old/c.log")
+    (folder / "x.log").symlink_to(tmp_path / "elsewhere.log")
+    (folder / "y.log").symlink_to(tmp_path / "elsewhere.log")
+    (folder / "gone.log").symlink_to(tmp_path / "gone.log")
+    (folder / "round").symlink_to(folder)
+    ran = buffer("produce", "--store", tmp_path / "q", "--client-id", "in", "--from", folder)
+    assert (ran.code, ran.err) == (0, "")
+    assert queued(tmp_path / "q") == [b"b", b"c", b"elsewhere"]
+    found = json.loads(buffer("clients", "list", "--store", tmp_path / "q", "--json").out)["clients"]
+    assert [client["client_id"] for client in found] == ["in/b.log", "in/old/c.log", "in/x.log"]
+
+
 def test_should_not_leave_out_a_folder_that_it_may_not_read(buffer: InProcess, tmp_path: Path) -> None:
     """Its files would be missing, and the command would say that all is durable."""
     with as_nobody(), TemporaryDirectory() as folder:  # one that nobody may enter, unlike pytest's own

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -16,7 +17,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from buffer.clock import SystemClock
 from buffer.codec.batch import decode_batch
+from buffer.config import ProducerConfig
+from buffer.produce.engine import ProducerEngine
 from buffer.queue import QueueConsumer
 from buffer.store import open_store
 from buffer.testing import ManualClock
@@ -119,3 +123,28 @@ def test_should_keep_memory_flat_over_ten_thousand_flushes() -> None:
             used.append(process.memory_info().rss)
     assert objects_of(store) == set()
     assert used[-1] <= used[1] * 1.1, [f"{rss >> 20} MiB" for rss in used]
+
+
+@pytest.mark.parametrize("started", [0, 1, 4])
+def test_should_end_the_threads_it_has_when_it_cannot_have_them_all(
+    monkeypatch: pytest.MonkeyPatch, started: int
+) -> None:
+    """Nobody has such a producer to close it, and the interpreter waits for what it finds at its end."""
+    left, start = started, threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        nonlocal left
+        if left == 0:
+            raise RuntimeError("can't start new thread")
+        left -= 1
+        start(thread)
+
+    engine = ProducerEngine(ProducerConfig(store="memory://"), SystemClock())
+    threads = list(engine._threads)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            engine.start()
+    assert engine.abandon_at_exit() is None
+    engine.await_at_exit(SystemClock().monotonic_s() + HANGS_S)
+    assert not any(thread.is_alive() for thread in threads)

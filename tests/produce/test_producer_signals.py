@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from buffer.errors import Closed, StoreUnusable
+from buffer.config import ProducerConfig
+from buffer.errors import Closed, IdempotencyConflict, StoreUnusable
 from buffer.produce.durability import Durable, WriteHandle
 from buffer.produce.intake import Intake
 from buffer.produce.producer import Producer
@@ -20,7 +24,7 @@ from buffer.store import open_store
 from buffer.store.base import Store
 from buffer.testing import Fault, FaultyStore
 from tests.nets import HANGS_S
-from tests.produce.producer_support import entries_of, make_producer
+from tests.produce.producer_support import NEVER_MS, entries_of, make_producer
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "raise_signal"), reason="no signals on this system")
 
@@ -209,3 +213,88 @@ def test_should_stop_waiting_when_a_signal_handler_runs_across_the_deadline() ->
         [sys.executable, "-c", ACROSS_THE_DEADLINE], capture_output=True, text=True, check=False, timeout=HANGS_S
     )
     assert (ran.stdout, ran.returncode) == ("done\n", 0), ran.stderr
+
+
+class _Raised(BaseException):
+    """What a handler raises, as Ctrl-C does, or an alarm that limits the time."""
+
+
+def _raising_at(moment: int, call: Callable[[], object]) -> bool:
+    """Whether there were so many moments in a call: there, this raises as a signal's handler would.
+
+    Handlers run where a function of Python begins and where one of C has returned.
+    """
+    seen = 0
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and frame.f_code is not call.__code__:  # type: ignore[attr-defined]
+            seen += 1
+            if seen == moment:
+                raise _Raised
+
+    gc.disable()  # nor do destructors of earlier rounds run in there, in which nobody hears of it
+    sys.setprofile(profile)
+    try:
+        call()
+    except _Raised:
+        pass
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    return seen >= moment
+
+
+@pytest.mark.parametrize("metadata", [b"", b"of the third"])
+@pytest.mark.parametrize("client_id", [None, "a"])
+@pytest.mark.parametrize("flush_size_bytes", [40, 1 << 20])
+def test_should_keep_a_call_whole_that_a_handler_ends_at_any_moment(
+    memory: Store, client_id: str | None, flush_size_bytes: int, metadata: bytes
+) -> None:
+    """It is in its batch or it is not, and the producer goes on. With a client id it may be repeated."""
+    moment, ended = 0, False
+    while not ended:
+        moment += 1
+        store = open_store("memory://")
+        config = ProducerConfig(store=store, flush_size_bytes=flush_size_bytes, flush_interval_ms=NEVER_MS)
+        producer = Producer(config, client_id=client_id)
+
+        def produce(number: int, producer: Producer = producer) -> WriteHandle:
+            return producer.produce([b"%d" % number], metadata if number == 2 else b"", number if client_id else None)
+
+        for number in range(2):
+            produce(number)
+        ended = not _raising_at(moment, lambda: produce(2))
+        again = produce(2) if client_id else None
+        for number in (3, 4):
+            produce(number)
+        producer.close()
+        found = entries_of(store)
+        if client_id is None and b"2" not in found:
+            found.insert(2, b"2")
+        assert found == [b"0", b"1", b"2", b"3", b"4"], moment
+        assert again is None or isinstance(again.watcher.result(), Durable | IdempotencyConflict), moment
+        assert producer._engine._intake._buffered_bytes == 0, moment
+
+
+def test_should_let_others_in_after_a_handler_has_ended_the_first_one_in_line(memory: Store) -> None:
+    """It stood in line at the moment when its handler raised."""
+    producer = make_producer(memory, max_buffered_bytes=100)
+    turns = producer._engine._turns
+
+    class Line(deque[threading.Condition]):
+        def append(self, turn: threading.Condition) -> None:
+            super().append(turn)
+            if len(self) == 1 and not raised:
+                raised.append(True)
+                raise _Raised
+
+    raised: list[bool] = []
+    producer._engine._turns = Line(turns)
+    producer.produce([b"x" * 70])
+    with pytest.raises(_Raised):
+        producer.produce([b"y" * 70])
+    assert not producer._engine._turns
+    producer.produce([b"z" * 70])
+    producer.close()
+    assert entries_of(memory) == [b"x" * 70, b"z" * 70]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from io import FileIO
+from io import SEEK_END, FileIO
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -231,8 +231,9 @@ def produce(
     again, and it goes on where the queue says that it is. Records may be added at the end of a file, not changed. A
     last line without its end counts as a record, and what is added to it later is never looked at: for files that
     another program is still writing pass --growing.
-    In a folder every file counts by itself, under its path; files whose names begin with a dot are left out. One that
-    is renamed, as logs are when they are rotated, is a new one, and all of its records get into the queue again.
+    In a folder every file counts by itself, under its path; files whose names begin with a dot are left out, and so
+    are links to folders, and to files that are there anyway. One that is renamed, as logs are when they are rotated,
+    is a new one, and all of its records get into the queue again.
     """
     config = settings(ProducerConfig, options)
     clock, tally, signals = SystemClock(), Tally(), _Signals()
@@ -246,7 +247,7 @@ def produce(
         raise click.UsageError("--growing needs --from PATH: otherwise nobody comes back for the last record")
     if resumed is None and not files and sys.stdin is None:
         raise InvalidInput("stdin is closed, so there is nothing to read: pipe the records in, or name files")
-    run = _Run(config, reader, signals, tally)
+    run = _Run(config, reader, signals, tally, leaves_line=growing and not length_prefixed)
     try:
         if client_id is not None and resumed is not None:
             tally.by_mark = True
@@ -272,6 +273,8 @@ class _Run:
     reader: Reader
     signals: _Signals
     tally: Tally
+    leaves_line: bool = False
+    """A last line that lacks its end is no record yet."""
     bar: Bar | None = None
     """Over all files of a folder."""
     done_bytes: int = 0
@@ -282,6 +285,13 @@ class _Run:
             self.bar[0].update(self.bar[1], completed=self.done_bytes)
         records = _records(files, self.reader, self.config, self.signals, self.bar)
         return self.signals.until_stopped(calls(records, self.config.max_batch_bytes))
+
+    def left(self, path: Path) -> int:
+        if not self.leaves_line or not path.is_file() or not path.stat().st_size:
+            return 0
+        with path.open("rb") as file:
+            file.seek(-1, SEEK_END)
+            return int(file.read() != b"\n")
 
     def produce_all(self, files: Sequence[Source], payload: bytes, *, skip_empty: bool) -> None:
         """What the queue does not have of these files, under one bar."""

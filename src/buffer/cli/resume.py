@@ -9,8 +9,11 @@ cut anywhere: each one carries the numbers of all its records, and what is in th
 - A file that has grown goes on, if it grew by whole records: a last line without its end was one, and what is added to
   it later is never looked at. Nobody can tell by a number that the record was longer afterwards. With `--growing` it is
   none, for whoever writes the file may be in the middle of it: what is written through a buffer ends anywhere.
-- One that has become shorter than what the queue has of it is refused.
+- One that has become shorter than what the queue has of it is refused. A last line without its end that an earlier run
+  counted is not missing: one with `--growing` leaves it where it is.
 - In a folder each file is a client of its own, by its path there: files that come later or are removed move nothing.
+- A link to a file is read like a file, unless that file is there by itself: `current.log` beside the log that it leads
+  to would be a second client with the same records. Links to folders are not followed.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ def sources(path: Path, client_id: str) -> list[Source]:
     """
     if not path.is_dir():
         return [Source(path, client_id)]
-    return [Source(file, _client_of(file, path, client_id)) for file in sorted(_files(path)) if file.is_file()]
+    files = [file for file in sorted(_files(path)) if file.is_file()]
+    return [Source(file, _client_of(file, path, client_id)) for file in _each_once(files)]
 
 
 def _files(path: Path) -> Iterator[Path]:
@@ -57,6 +61,17 @@ def _files(path: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(path, onerror=unreadable):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
+
+
+def _each_once(files: list[Path]) -> Iterator[Path]:
+    taken = {file.resolve() for file in files if not file.is_symlink()}
+    for file in files:
+        if file.is_symlink():
+            target = file.resolve()
+            if target in taken:
+                continue
+            taken.add(target)
+        yield file
 
 
 def _client_of(file: Path, folder: Path, client_id: str) -> str:
@@ -75,6 +90,10 @@ class Run(Protocol):
 
     def read(self, path: Path) -> Iterator[list[bytes]]:
         """The records of a file from its beginning, in pieces."""
+        ...
+
+    def left(self, path: Path) -> int:
+        """How many records at the end of a file `read` leaves to a later run, which may count them."""
         ...
 
     def sent(self, handle: WriteHandle, first: int, end: int, records: list[bytes]) -> None:
@@ -129,7 +148,7 @@ def _produce_from(
         first = at
         if run.is_over:
             return
-    if at < place and not run.is_over:
+    if at < place and not run.is_over and at + run.left(source.path) < place:
         raise InvalidInput(
             f"{str(source.path)!r} has {at:,} records, but the queue has {place:,} of client {source.client_id!r}: the "
             "file was cut or replaced. Use another --client-id for another file"

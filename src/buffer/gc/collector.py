@@ -361,8 +361,9 @@ class Collector:
         if self._stopped.is_set():
             raise Closed("this collector was closed; make another one")
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="buffer-gc", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="buffer-gc", daemon=True)
+            thread.start()
+            self._thread = thread  # last: one that could not be started cannot be waited for
 
     def _run(self) -> None:
         while not self._stopped.wait(self.config.gc_interval_s):

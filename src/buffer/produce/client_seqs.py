@@ -44,8 +44,8 @@ class ClientSeqs:
 
     def counted(self, handle: WriteHandle) -> None:
         """A call with the next number went into a batch."""
-        self.next += 1
         self._last = handle.batch_watcher
+        self.next += 1
 
     def accepted(self, client_seq: int | range, handle: WriteHandle) -> None:
         """A call with this number went into a batch."""
@@ -54,8 +54,8 @@ class ClientSeqs:
             if self.next > self._start:
                 self._earlier.append((self._start, self.next - 1))
             self._start = first
-        self.next = last + 1
         self._last = handle.batch_watcher
+        self.next = last + 1
 
     def is_earlier(self, given: int | range) -> bool:
         """Whether a call with this number, or a part of it, is of an earlier run, by where the client was at first.

@@ -98,8 +98,13 @@ class ProducerEngine:
         """What wakes the asyncio tasks that wait for room."""
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # the system gives no more of them: those that run would wait for nobody
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self._begin_close("the producer's threads could not be started")
+            raise
 
     # Callers
 
@@ -123,8 +128,8 @@ class ProducerEngine:
 
     def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
         turn = threading.Condition(self._lock)
-        self._turns.append(turn)
         try:
+            self._turns.append(turn)  # in here: one that stays there would keep all others waiting for ever
             while True:
                 first_or_closed = self._turns[0] is turn or self._refuses
                 handle = self._offer(call, metadata, client_seq) if first_or_closed else None
@@ -132,7 +137,8 @@ class ProducerEngine:
                     return handle
                 turn.wait()
         finally:
-            self._turns.remove(turn)
+            with suppress(ValueError):  # interrupted before it was there
+                self._turns.remove(turn)
             self._tell_there_is_room()
 
     async def accept_async(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
@@ -191,18 +197,31 @@ class ProducerEngine:
         intake, client = self._intake, self.client
         if client is None:
             handle = intake.offer(call, metadata)
-        elif client_seq is None and self._stopped is None and (number := client.next) <= CLIENT_SEQ_MAX:
-            handle = intake.offer(call, metadata, number)  # made for many small calls
-            if handle is not None:
-                client.counted(handle)
         else:
-            handle = self._offer_numbered(client, call, metadata, client_seq)
+            number = client.next if client_seq is None else client_seq
+            try:
+                if client_seq is None and self._stopped is None and client.next <= CLIENT_SEQ_MAX:
+                    handle = intake.offer(call, metadata, number)  # made for many small calls
+                    if handle is not None:
+                        client.counted(handle)
+                else:
+                    handle = self._offer_numbered(client, call, metadata, client_seq)
+            except BaseException:
+                self._count_all_the_same(client, number)
+                raise
         if intake.sealed:
             self._sealed.notify()
         if self._timer_is_idle and intake.open is not None:
             self._timer_is_idle = False
             self._signals.put(False)
         return handle
+
+    def _count_all_the_same(self, client: ClientSeqs, number: int | range) -> None:
+        """A signal's handler has raised in the middle. A call that is in its batch is a replay if it is repeated."""
+        batch = self._intake.newest
+        last = number[-1] if isinstance(number, range) else number
+        if batch is not None and batch.last_seq == last and client.next <= last:
+            client.accepted(number, WriteHandle(batch.watcher, self._clock.now_ms(), number))
 
     def _offer_numbered(
         self, client: ClientSeqs, call: Call, metadata: bytes, client_seq: int | range | None

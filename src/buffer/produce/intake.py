@@ -160,32 +160,33 @@ class PendingBatch:
     def add(self, call: Call, metadata: bytes, now_ms: int, client_seq: int | range | None = None) -> WriteHandle:
         """Take one checked call in. Its numbers are larger than those before it, and all calls have some or none."""
         entries, count, block_bytes = call
-        self._start_indexes.append(self.entry_count)
-        self._ingestion_times_ms.append(now_ms)
+        listed = None if isinstance(entries, tuple) else entries
+        size = block_bytes + CALL_OVERHEAD_BYTES + len(metadata)
+        first_seq, last_seq = (client_seq[0], client_seq[-1]) if type(client_seq) is range else (client_seq, client_seq)
+        # From here on nothing is called: CPython runs the handlers of signals between calls, so whatever one of them
+        # raises, the call is in the batch as a whole or not at all.
+        self._start_indexes += (self.entry_count,)
+        self._ingestion_times_ms += (now_ms,)
         if self._payloads is not None:
-            self._payloads.append(metadata)
+            self._payloads += (metadata,)
         elif metadata:
-            self._payloads = [b""] * self.calls
-            self._payloads.append(metadata)
+            self._payloads = [*[b""] * self.calls, metadata]
         self.calls += 1
         self.entry_count += count
         self.block_bytes += block_bytes
-        self.size += block_bytes + CALL_OVERHEAD_BYTES + len(metadata)
-        if isinstance(entries, tuple):
+        self.size += size
+        if listed is None:
             self._parts += entries
             self._tail = None
         elif self._tail is not None:
-            self._tail += entries
+            self._tail += listed
         else:
-            self._tail = entries  # its own copy, see check_call
-            self._parts.append(entries)
-        if client_seq is not None:
-            if type(client_seq) is int and self.first_seq is not None:  # made for many small calls
-                self.last_seq = client_seq
-            else:
-                numbers = client_seq if isinstance(client_seq, range) else (client_seq, client_seq)
-                self.first_seq = numbers[0] if self.first_seq is None else self.first_seq
-                self.last_seq = numbers[-1]
+            self._tail = listed  # its own copy, see check_call
+            self._parts += (listed,)
+        if last_seq is not None:
+            if self.first_seq is None:
+                self.first_seq = first_seq
+            self.last_seq = last_seq
         return WriteHandle(self.watcher, now_ms, client_seq)
 
     def encode(self, compression: str, client_id: str | None = None) -> memoryview:
@@ -226,19 +227,21 @@ class Intake:
         """Accept a call, or return None: it has to wait until a batch was taken or released."""
         size = call[2] + CALL_OVERHEAD_BYTES + len(metadata)
         batch = self.open
-        buffered = self._buffered_bytes + size
         if (
             batch is None
             or self.sealed
-            or buffered > self._max_buffered_bytes
+            or self._buffered_bytes + size > self._max_buffered_bytes
             or batch.size + size > self._max_batch_bytes
         ):
             batch = self._batch_with_room(size)
             if batch is None:
                 return None
-        self._buffered_bytes = buffered
         now_ms = self._now_ms()
-        handle = batch.add(call, metadata, now_ms, client_seq)
+        before = batch.size
+        try:
+            handle = batch.add(call, metadata, now_ms, client_seq)
+        finally:  # as much as went in: a signal's handler may raise on the way
+            self._buffered_bytes += batch.size - before
         if batch.size >= self._flush_size_bytes or now_ms >= batch.deadline_ms:
             self.seal()
         return handle
@@ -271,8 +274,10 @@ class Intake:
         if batch:
             batch.sealed_s = self._monotonic_s()
             self._sealed_calls += batch.calls
-            self.sealed.append(batch)
-            self.open = None  # last: a fork in between must find the batch somewhere
+            try:
+                self.sealed.append(batch)
+            finally:  # also if a signal's handler raises: in both places it would get into the queue twice
+                self.open = None  # last: a fork in between must find the batch somewhere
 
     def take(self) -> PendingBatch:
         """The oldest of the sealed batches, now the caller's; `release` it when it is durable or failed."""
@@ -284,6 +289,11 @@ class Intake:
         """A batch that was taken is settled: its bytes are no longer buffered."""
         self._buffered_bytes -= batch.size
         assert self._buffered_bytes >= 0, "a batch was released twice"
+
+    @property
+    def newest(self) -> PendingBatch | None:
+        """Of the batches that nobody took, the one with the newest call."""
+        return self.open or (self.sealed[-1] if self.sealed else None)
 
     @property
     def is_empty(self) -> bool:
