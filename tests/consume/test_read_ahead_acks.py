@@ -15,6 +15,7 @@ from buffer.errors import (
     OutOfOrderAck,
     StoreUnusable,
 )
+from buffer.store import open_store
 from buffer.store.base import Store
 from tests.consume.consumer_support import (
     Gated,
@@ -24,7 +25,10 @@ from tests.consume.consumer_support import (
     fill,
     manifest_of,
 )
+from tests.interrupted import raising_at
 from tests.nets import HANGS_S, wait_until
+
+OURS = "/src/buffer/"
 
 # Acks
 
@@ -356,3 +360,41 @@ def _interrupted_the_second_time() -> Any:
         raise KeyboardInterrupt
 
     return has_room
+
+
+@pytest.mark.parametrize("by_another", [False, True])
+def test_should_ack_nothing_that_nobody_got_because_a_handler_raised(by_another: bool) -> None:
+    """A signal's, wherever it meets the iterator. Asking on, it or another one, acks the batch before, if there is."""
+    moment, ended = 0, False
+    while not ended:
+        moment += 1
+        store = open_store("memory://")
+        fill(store, 5)
+        consumer = Consumer.new(config(store))
+        batches = consumer.batches(prefetch=2, auto_ack=True)
+        got = [next(batches).sequence]
+        ended = not raising_at(moment, lambda batches=batches, got=got: got.append(next(batches).sequence), within=OURS)
+        for batch in consumer.batches(prefetch=2, auto_ack=True) if by_another else batches:
+            assert consumer.last_acked == batch.sequence - 1, moment
+            got.append(batch.sequence)
+        assert got == [0, 1, 2, 3, 4], moment
+        batches.close()
+        consumer.close()
+
+
+def test_should_hand_out_the_next_batch_again_when_nobody_got_it_because_a_handler_raised() -> None:
+    """A loop that went on with `ack_through` would ack it."""
+    moment, ended = 0, False
+    while not ended:
+        moment += 1
+        store = open_store("memory://")
+        fill(store, 3)
+        consumer = Consumer.new(config(store))
+        got: list[int] = []
+        ended = not raising_at(
+            moment, lambda consumer=consumer, got=got: got.append(consumer.next_batch().sequence), within=OURS
+        )
+        while (batch := consumer.next_batch()) is not None:
+            got.append(batch.sequence)
+        assert got == [0, 1, 2], moment
+        consumer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from buffer.produce.producer import Producer
 from buffer.store import open_store
 from buffer.store.base import Store
 from buffer.testing import Fault, FaultyStore
+from tests.interrupted import Raised, raising_at
 from tests.nets import HANGS_S
 from tests.produce.producer_support import NEVER_MS, entries_of, make_producer
 
@@ -215,36 +214,6 @@ def test_should_stop_waiting_when_a_signal_handler_runs_across_the_deadline() ->
     assert (ran.stdout, ran.returncode) == ("done\n", 0), ran.stderr
 
 
-class _Raised(BaseException):
-    """What a handler raises, as Ctrl-C does, or an alarm that limits the time."""
-
-
-def _raising_at(moment: int, call: Callable[[], object]) -> bool:
-    """Whether there were so many moments in a call: there, this raises as a signal's handler would.
-
-    Handlers run where a function of Python begins and where one of C has returned.
-    """
-    seen = 0
-
-    def profile(frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal seen
-        if event in ("call", "c_return") and frame.f_code is not call.__code__:  # type: ignore[attr-defined]
-            seen += 1
-            if seen == moment:
-                raise _Raised
-
-    gc.disable()  # nor do destructors of earlier rounds run in there, in which nobody hears of it
-    sys.setprofile(profile)
-    try:
-        call()
-    except _Raised:
-        pass
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return seen >= moment
-
-
 @pytest.mark.parametrize("metadata", [b"", b"of the third"])
 @pytest.mark.parametrize("client_id", [None, "a"])
 @pytest.mark.parametrize("flush_size_bytes", [40, 1 << 20])
@@ -264,7 +233,7 @@ def test_should_keep_a_call_whole_that_a_handler_ends_at_any_moment(
 
         for number in range(2):
             produce(number)
-        ended = not _raising_at(moment, lambda: produce(2))
+        ended = not raising_at(moment, lambda: produce(2))
         again = produce(2) if client_id else None
         for number in (3, 4):
             produce(number)
@@ -287,12 +256,12 @@ def test_should_let_others_in_after_a_handler_has_ended_the_first_one_in_line(me
             super().append(turn)
             if len(self) == 1 and not raised:
                 raised.append(True)
-                raise _Raised
+                raise Raised
 
     raised: list[bool] = []
     producer._engine._turns = Line(turns)
     producer.produce([b"x" * 70])
-    with pytest.raises(_Raised):
+    with pytest.raises(Raised):
         producer.produce([b"y" * 70])
     assert not producer._engine._turns
     producer.produce([b"z" * 70])

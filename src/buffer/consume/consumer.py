@@ -135,18 +135,29 @@ class Consumer:
         call tries the same batch again; `skip` goes past it. Raises QueueAheadOfConsumer if another consumer dequeued
         what comes next.
         """
-        with self._reading:
-            self._position.ack_in_hand()
-            descriptors = self._position.peek(self._position.cursor, 1)
-            if not descriptors:
-                return None
-            try:
-                batch = self._handle.fetch(descriptors[0])
-            except (ObjectNotFound, CorruptBatch) as error:
-                self._position.look()  # a fenced consumer's batches may be gone: then say that instead
-                raise with_way_past(error, descriptors[0].sequence) from error
-            self._position.hand_out(batch.sequence)
-            return batch
+        ours: int | None = None
+        try:
+            with self._reading:
+                self._position.ack_in_hand()
+                descriptors = self._position.peek(self._position.cursor, 1)
+                if not descriptors:
+                    return None
+                batch = self._fetched(descriptors[0])
+                self._position.check_cursor(batch.sequence)
+                ours = batch.sequence
+                self._position.hand_out(batch.sequence)
+                return batch
+        except BaseException:  # a signal's handler may raise when it is handed out, and nobody gets it
+            if ours is not None:
+                self._position.take_back(ours)
+            raise
+
+    def _fetched(self, descriptor: BatchDescriptor) -> ConsumedBatch:
+        try:
+            return self._handle.fetch(descriptor)
+        except (ObjectNotFound, CorruptBatch) as error:
+            self._position.look()  # a fenced consumer's batches may be gone: then say that instead
+            raise with_way_past(error, descriptor.sequence) from error
 
     def skip(self, sequence: int) -> None:
         """Hand out the batch at the cursor without reading it: one that is gone or damaged for good. Then ack it.

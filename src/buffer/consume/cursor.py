@@ -168,6 +168,13 @@ class Position:
             self._in_hand = sequence if in_hand else None
             metrics.descriptors_handed_out.add(1)
 
+    def take_back(self, sequence: int) -> None:
+        """The batch that was handed out last, if it was, reached nobody: it is not acked, and comes again."""
+        with self._lock:
+            if self._cursor == self.past(sequence + 1) and self._next_ack <= sequence:
+                self._cursor = sequence
+                self._in_hand = None if self._in_hand == sequence else self._in_hand
+
     def ack_in_hand(self) -> None:
         """Ack the batch in hand, if there is one and nobody did. On any error it stays in hand: call again."""
         with self._lock:

@@ -167,17 +167,25 @@ class ReadAhead:
         batch = self._take()
         if batch is None:
             raise StopIteration
-        slot = self._slots.popleft()
+        slot = self._slots[0]
+        is_ours = False
         try:
+            self._slots.popleft()
             self._estimate_bytes = max(_size_bytes(batch), int(self._estimate_bytes * ESTIMATE_DECAY))
             self._start_fetches()  # so that the place it leaves is used while the caller works
-            self._position.hand_out(batch.sequence, in_hand=self._auto_ack)  # last: after it nothing may fail
-        except BaseException:
-            self._slots.appendleft(slot)  # nobody got it
+            self._position.check_cursor(batch.sequence)
+            is_ours = True
+            self._position.hand_out(batch.sequence, in_hand=self._auto_ack)
+            self._due = self._position.cursor
+            self._budget.release(batch.sequence)
+            self._budget.move_front(self._due)
+        except BaseException:  # nobody got it, also if a signal's handler has raised behind `hand_out`
+            if is_ours:
+                self._position.take_back(batch.sequence)
+                self._due = batch.sequence
+            if not self._slots or self._slots[0] is not slot:
+                self._slots.appendleft(slot)
             raise
-        self._due = self._position.cursor
-        self._budget.release(batch.sequence)
-        self._budget.move_front(self._due)
         return batch
 
     def _take(self) -> ConsumedBatch | None:
@@ -241,7 +249,11 @@ class ReadAhead:
             future = self._submit(self._known[0])
             if future is None and (self._slots or self._closed.is_set()):
                 return
-            self._slots.append(_Slot(self._known.popleft(), future))
+            slot = _Slot(self._known[0], future)
+            try:
+                self._slots.append(slot)
+            finally:  # also if a signal's handler raises: it stands in one of the two
+                self._known.popleft()
 
     def _has_room(self) -> bool:
         if not self._slots:
