@@ -1,7 +1,8 @@
 """A status without what errors quote: a piece of a record often stands in the message that says what is wrong with it.
 
-Everything from the first quote to the last goes; the rest of a message (its class, the constraint, the position) stays.
-The names of tables, stores and clients are no part of a record. Pure.
+Everything from the first quote to the last goes, and what follows where a value is told without quotes: a number is.
+The rest of a message (its class, the constraint, the position) stays. The names of tables, stores and clients are no
+part of a record. Pure.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from buffer_delta.serve.status import Status
 _QUOTES = "'\"`"
 _REPEATED = re.compile(r"(?<=[:=]) *[\[{].*", re.DOTALL)
 """An object or a list that is repeated whole reaches to the end."""
+
+_TOLD = re.compile(r"(cannot hold|lose data:|[Vv]alues?:|[Vv]alue(?= [-+.\d]))\s.*", re.DOTALL)
+"""A value without quotes, in the words of our formats, of Arrow or of Spark: nobody can tell where it ends."""
+_BEFORE = re.compile(r"[-+.\w]+(?= cannot be represented)")
+"""The same where Spark begins with it."""
 
 
 def masked(status: Status) -> Status:
@@ -37,13 +43,18 @@ def mask(text: str) -> str:
     value as it is, so nobody can tell which of them end it. One that is not closed, or was cut, reaches to the end."""
     places = [place for place, char in enumerate(text) if char in _QUOTES]
     if not places:
-        return _REPEATED.sub(" …", text)
+        return _REPEATED.sub(" …", _without_told(text))
     first, last = places[0], places[-1]
     is_cut = text.endswith("…") or len(text) >= ERROR_CHARS_MAX
     is_closed = not is_cut and all(text.count(quote) % 2 == 0 for quote in _QUOTES)
+    is_closed = is_closed and not _TOLD.search(text[first:last])  # the quotes may be the value's own
     rest = text[last + 1 :] if is_closed else ""
     quote = text[first]
-    return _REPEATED.sub(" …", f"{text[:first]}{quote}…{quote}{rest}")
+    return _REPEATED.sub(" …", _without_told(f"{text[:first]}{quote}…{quote}{rest}"))
+
+
+def _without_told(text: str) -> str:
+    return _BEFORE.sub("…", _TOLD.sub(r"\1 …", text))
 
 
 def _masked_ledger(ledger: Ledger) -> Ledger:
