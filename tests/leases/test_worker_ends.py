@@ -157,7 +157,7 @@ def test_should_give_back_the_others_when_a_policy_names_no_time() -> None:
 
     class Growing:
         def decide(self, error: Exception, _delivery_count: int) -> Again:
-            return Again(1.5 if error.args == (b"0",) else 0)  # type: ignore[arg-type]
+            return Again(1.5 if error.args == (b"0",) else 60_000)  # type: ignore[arg-type]
 
     def handle(entry: bytes) -> None:
         together.wait()
@@ -167,7 +167,7 @@ def test_should_give_back_the_others_when_a_policy_names_no_time() -> None:
     with pytest.raises(InvalidInput, match=r"a time in ms is 1\.5"):
         worker(work.open(), handle, concurrency=3, retry=Growing(), drain=True)
     assert work.section().finished == ((1, 1),)
-    assert [p.phase for p in work.open().peek()] == [Phase.LEASED, Phase.AVAILABLE]
+    assert [p.phase for p in work.open().peek()] == [Phase.LEASED, Phase.DELAYED]
 
 
 def test_should_end_with_a_handler_that_ends_its_thread_after_its_lease_was_lost(
