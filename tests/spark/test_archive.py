@@ -51,6 +51,24 @@ def test_should_not_use_it_for_jars_that_changed(ivy: Path, known: list[Path]) -
     assert archive.using_options(ivy, known) == []
 
 
+def test_should_not_use_it_for_a_spark_that_was_installed_again(
+    ivy: Path, known: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the same place, in the same version: Java goes by the times of the files, and starts without it."""
+    spark = tmp_path / "spark"
+    spark.mkdir()
+    jar = spark / "spark-core.jar"
+    jar.write_bytes(b"classes")
+    monkeypatch.setattr(jars, "spark_jars", lambda: spark)
+    path = made(ivy, known)
+
+    os.utime(jar, ns=(0, 0))
+
+    assert archive.using_options(ivy, known) == []
+    assert made(ivy, known) != path
+    assert not path.exists(), "nobody will use it again"
+
+
 def test_should_not_use_it_with_another_java(ivy: Path, known: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     made(ivy, known)
 
@@ -80,7 +98,7 @@ def test_should_remove_archives_of_installations_that_are_gone(ivy: Path, known:
     gone = ivy / "buffer-delta" / "0123456789abcdef.jsa"
     gone.write_bytes(b"old")
     note = gone.with_name(f"{gone.name}.json")
-    note.write_text(json.dumps({"bytes": 3, "spark": str(ivy / "deleted")}))
+    note.write_text(json.dumps({"bytes": 3, "spark": str(ivy / "deleted"), "jars": "none"}))
 
     path = made(ivy, known)
 

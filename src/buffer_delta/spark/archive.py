@@ -18,8 +18,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyspark
-
 from buffer_delta.spark import jars
 
 log = logging.getLogger(__name__)
@@ -32,8 +30,7 @@ def archive_file(ivy: Path, known: Sequence[Path]) -> Path | None:
         return None
     facts = [
         _identity(Path(java)),
-        str(jars.spark_jars().resolve()),
-        pyspark.__version__,
+        _jars_of(jars.spark_jars()),
         *(_identity(jar) for jar in known),
     ]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
@@ -65,13 +62,14 @@ def is_whole(path: Path) -> bool:
 
 def keep(draft: Path, path: Path) -> None:
     """Put a finished archive in its place, and remove those of installations that are gone. Raises OSError."""
-    note = {"bytes": draft.stat().st_size, "spark": str(jars.spark_jars().resolve())}
+    spark = jars.spark_jars().resolve()
+    note = {"bytes": draft.stat().st_size, "spark": str(spark), "jars": _jars_of(spark)}
     draft.replace(path)
     _note(path).write_text(json.dumps(note, indent=1), encoding="utf-8")
     for other in path.parent.glob("*.jsa.json"):
         archive = other.with_suffix("")
-        if not _is_installed(other):
-            log.info("removing %s: its Spark is gone", archive)
+        if not _is_of_use(other):
+            log.info("removing %s: its Spark is gone, or another one is in its place", archive)
             archive.unlink(missing_ok=True)
             other.unlink(missing_ok=True)
 
@@ -91,12 +89,19 @@ def _identity(file: Path) -> str:
     return f"{file.resolve()} {found.st_size} {found.st_mtime_ns}"
 
 
+def _jars_of(folder: Path) -> str:
+    """All JARs of a Spark: one that is installed anew, at the same place, is another one for Java."""
+    facts = [_identity(jar) for jar in sorted(folder.resolve().glob("*.jar"))]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
 def _note(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
-def _is_installed(note: Path) -> bool:
+def _is_of_use(note: Path) -> bool:
     try:
-        return Path(json.loads(note.read_text(encoding="utf-8"))["spark"]).is_dir()
+        made = json.loads(note.read_text(encoding="utf-8"))
+        return bool(made["jars"] == _jars_of(Path(made["spark"])))
     except (OSError, ValueError, KeyError, TypeError):
         return False
