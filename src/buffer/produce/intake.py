@@ -101,10 +101,9 @@ class PendingBatch:
     """
 
     __slots__ = (
-        "_ingestion_times_ms",
+        "_heads",
         "_parts",
         "_payloads",
-        "_start_indexes",
         "_tail",
         "block_bytes",
         "calls",
@@ -137,8 +136,8 @@ class PendingBatch:
         self.sealed_s = 0.0
         self._parts: list[list[bytes] | pa.Array] = []
         self._tail: list[bytes] | None = None
-        self._start_indexes: list[int] = []
-        self._ingestion_times_ms: list[int] = []
+        self._heads: list[int] = []
+        """Of each call its first entry's index, then its time of ingestion: one list grows faster than two."""
         self._payloads: list[bytes] | None = None  # as long as every payload is empty
         self.first_seq: int | None = None
         self.last_seq: int | None = None
@@ -157,16 +156,21 @@ class PendingBatch:
         """The entries' own bytes."""
         return self.block_bytes - ENTRY_OVERHEAD_BYTES * self.entry_count
 
-    def add(self, call: Call, metadata: bytes, now_ms: int, client_seq: int | range | None = None) -> WriteHandle:
+    def add(
+        self, call: Call, metadata: bytes, size: int, now_ms: int, client_seq: int | range | None = None
+    ) -> WriteHandle:
         """Take one checked call in. Its numbers are larger than those before it, and all calls have some or none."""
         entries, count, block_bytes = call
         listed = None if isinstance(entries, tuple) else entries
-        size = block_bytes + CALL_OVERHEAD_BYTES + len(metadata)
-        first_seq, last_seq = (client_seq[0], client_seq[-1]) if type(client_seq) is range else (client_seq, client_seq)
+        first_seq: int | None = None
+        last_seq: int | None = None
+        if isinstance(client_seq, range):
+            first_seq, last_seq = client_seq[0], client_seq[-1]
+        elif client_seq is not None:
+            first_seq = last_seq = client_seq
         # From here on nothing is called: CPython runs the handlers of signals between calls, so whatever one of them
         # raises, the call is in the batch as a whole or not at all.
-        self._start_indexes += (self.entry_count,)
-        self._ingestion_times_ms += (now_ms,)
+        self._heads += (self.entry_count, now_ms)
         if self._payloads is not None:
             self._payloads += (metadata,)
         elif metadata:
@@ -196,14 +200,13 @@ class PendingBatch:
         """
         if self.data is None:
             data = encode_batch_parts(self._parts, compression)
-            metadata = PackedMetadata.pack(self._start_indexes, self._ingestion_times_ms, self._payloads)
+            metadata = PackedMetadata.pack(self._heads[::2], self._heads[1::2], self._payloads)
             if client_id is not None:
                 assert self.last_seq is not None, "every call of a client has a number"
                 metadata = marked(metadata, encode_mark(client_id, self.last_seq))
             self.metadata = metadata
             self.data = data
-            self._parts, self._tail, self._payloads = [], None, None
-            self._start_indexes, self._ingestion_times_ms = [], []
+            self._parts, self._heads, self._tail, self._payloads = [], [], None, None
         return self.data
 
 
@@ -239,7 +242,7 @@ class Intake:
         now_ms = self._now_ms()
         before = batch.size
         try:
-            handle = batch.add(call, metadata, now_ms, client_seq)
+            handle = batch.add(call, metadata, size, now_ms, client_seq)
         finally:  # as much as went in: a signal's handler may raise on the way
             self._buffered_bytes += batch.size - before
         if batch.size >= self._flush_size_bytes or now_ms >= batch.deadline_ms:
