@@ -31,7 +31,7 @@ class TestS3(StoreContract):
     @pytest.fixture
     def store(self, s3_server: S3Server, bucket: str) -> Store:
         store = open_store(f"s3://{bucket}", **s3_server.options)
-        store.delete_many([o.location for o in store.list("")])
+        assert store.delete_many([o.location for o in store.list("")]) == []
         return store
 
 

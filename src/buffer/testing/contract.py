@@ -25,7 +25,7 @@ from typing import ClassVar
 import pytest
 
 from buffer.errors import InvalidInput, ObjectNotFound
-from buffer.store.base import CanGetRange, Lost, Outcome, Store, Won
+from buffer.store.base import CanGetRange, Lost, Outcome, Store, Version, Won
 
 ODD_LOCATIONS = (
     "a#b",
@@ -45,6 +45,7 @@ ODD_LOCATIONS = (
 BAD_LOCATIONS = ("", "/a", "a/", "a//b", ".", "..", "a/../b", "./a", "a/.", "a\0b", "a\nb", "a\x7fb", "a\udc80b")
 BIG_OBJECT_BYTES = 40 << 20  # more than one part of a multipart upload
 THREADS = 8
+OWN_LOSSES_MAX = 3
 
 
 class StoreContract:
@@ -127,15 +128,15 @@ class StoreContract:
     # Versions
 
     def test_should_tell_the_same_version_everywhere(self, store: Store) -> None:
-        won = _won(store.put_if_absent("a", b"one"))
-        assert store.get("a").version == won.version
-        assert store.head("a").version == won.version
-        assert [o.version for o in store.list("")] in ([won.version], [None])
+        version = _created(store, "a", b"one")
+        assert store.get("a").version == version
+        assert store.head("a").version == version
+        assert [o.version for o in store.list("")] in ([version], [None])
 
     def test_should_change_version_when_content_changes(self, store: Store) -> None:
-        versions = [_won(store.put_if_absent("a", b"0")).version]
+        versions = [_created(store, "a", b"0")]
         for data in (b"1", b"22", b"333"):
-            versions.append(_won(store.put_if_match("a", data, versions[-1])).version)
+            versions.append(_replaced(store, "a", data, versions[-1]))
         store.put("a", b"4444")
         versions.append(store.get("a").version)
         assert len(set(versions)) == 5
@@ -153,7 +154,7 @@ class StoreContract:
             assert store.get_if_changed("a", version) is None
 
     def test_should_return_new_content_when_changed(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"one")).version
+        version = _created(store, "a", b"one")
         store.put("a", b"two")
         found = store.get_if_changed("a", version)
         assert found is not None
@@ -162,7 +163,7 @@ class StoreContract:
         assert store.get_if_changed("a", found.version) is None
 
     def test_should_notice_every_change_of_equal_size(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"000")).version
+        version = _created(store, "a", b"000")
         for n in range(1, 30):
             data = b"%03d" % n
             store.put("a", data)
@@ -172,7 +173,7 @@ class StoreContract:
             version = found.version
 
     def test_should_raise_when_polled_object_is_gone(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"one")).version
+        version = _created(store, "a", b"one")
         assert store.get_if_changed("a", version) is None
         store.delete_many(["a"])
         with pytest.raises(ObjectNotFound):
@@ -181,7 +182,7 @@ class StoreContract:
     # Conditional writes
 
     def test_should_create_only_when_absent(self, store: Store) -> None:
-        assert isinstance(store.put_if_absent("x/a", b"one"), Won)
+        _created(store, "x/a", b"one")
         assert store.put_if_absent("x/a", b"two") == Lost()
         assert store.put_if_absent("x/a", b"one") == Lost()
         assert store.get("x/a").data == b"one"
@@ -189,26 +190,26 @@ class StoreContract:
     def test_should_create_again_when_deleted(self, store: Store) -> None:
         store.put("a", b"one")
         store.delete_many(["a"])
-        assert isinstance(store.put_if_absent("a", b"two"), Won)
+        _created(store, "a", b"two")
         assert store.get("a").data == b"two"
 
     def test_should_replace_only_the_version_given(self, store: Store) -> None:
-        first = _won(store.put_if_absent("a", b"one")).version
-        second = _won(store.put_if_match("a", b"two", first)).version
+        first = _created(store, "a", b"one")
+        second = _replaced(store, "a", b"two", first)
         assert store.get("a").data == b"two"
         assert store.put_if_match("a", b"three", first) == Lost()
         assert store.get("a").data == b"two"
-        assert isinstance(store.put_if_match("a", b"three", second), Won)
+        _replaced(store, "a", b"three", second)
         assert store.get("a").data == b"three"
 
     def test_should_lose_when_overwritten_meanwhile(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"one")).version
+        version = _created(store, "a", b"one")
         store.put("a", b"theirs")
         assert store.put_if_match("a", b"ours", version) == Lost()
         assert store.get("a").data == b"theirs"
 
     def test_should_lose_when_object_is_missing(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"one")).version
+        version = _created(store, "a", b"one")
         store.delete_many(["a"])
         assert store.put_if_match("a", b"two", version) == Lost()
         assert store.put_if_match("never/was", b"two", version) == Lost()
@@ -219,7 +220,7 @@ class StoreContract:
         _check_one_winner(store, "x/a", outcomes)
 
     def test_should_have_one_winner_when_many_replace(self, store: Store) -> None:
-        version = _won(store.put_if_absent("a", b"start")).version
+        version = _created(store, "a", b"start")
         outcomes = _at_once(lambda n: store.put_if_match("a", b"by %d" % n, version))
         _check_one_winner(store, "a", outcomes)
 
@@ -349,9 +350,29 @@ class StoreContract:
         assert store.get("b").data == b"two"
 
 
-def _won(outcome: Outcome) -> Won:
-    assert isinstance(outcome, Won), f"nobody else writes, and yet {outcome!r}"
-    return outcome
+def _created(store: Store, location: str, data: bytes) -> Version:
+    """The version of an object that only we write: a loss may only be our own, of which the reply was lost (`Lost`)."""
+    outcome: Outcome = Lost()
+    for _ in range(OWN_LOSSES_MAX):
+        outcome = store.put_if_absent(location, data)
+        if isinstance(outcome, Won):
+            return outcome.version
+        assert (outcome, store.get(location).data) == (Lost(), data)
+        assert store.delete_many([location]) == []
+    raise AssertionError(f"nobody else writes, and yet {outcome!r}")
+
+
+def _replaced(store: Store, location: str, data: bytes, version: Version) -> Version:
+    """The same of one that is there already."""
+    outcome: Outcome = Lost()
+    for _ in range(OWN_LOSSES_MAX):
+        outcome = store.put_if_match(location, data, version)
+        if isinstance(outcome, Won):
+            return outcome.version
+        found = store.get(location)
+        assert (outcome, found.data) == (Lost(), data)
+        version = found.version
+    raise AssertionError(f"nobody else writes, and yet {outcome!r}")
 
 
 def _listed(store: Store, prefix: str, *, after: str | None = None) -> list[str]:
@@ -389,4 +410,4 @@ def _check_one_winner(store: Store, location: str, outcomes: list[Outcome]) -> N
     winner = next(n for n, o in enumerate(outcomes) if isinstance(o, Won))
     found = store.get(location)
     assert found.data == b"by %d" % winner
-    assert found.version == _won(outcomes[winner]).version
+    assert outcomes[winner] == Won(found.version)
