@@ -25,6 +25,7 @@ from tests.consume.consumer_support import (
     fill,
     manifest_of,
 )
+from tests.few_threads import allow_threads
 from tests.interrupted import raising_at
 from tests.nets import HANGS_S, wait_until
 
@@ -316,17 +317,7 @@ def test_should_hand_out_and_ack_every_batch_when_threads_cannot_be_started(
 ) -> None:
     fill(memory, 30)
     consumer = Consumer.new(config(memory))
-    left = started
-    start = threading.Thread.start
-
-    def limited(thread: threading.Thread) -> None:
-        nonlocal left
-        if left == 0:
-            raise RuntimeError("can't start new thread")
-        left -= 1
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", limited)
+    allow_threads(monkeypatch, started)
     seen = []
     for batch in consumer.batches(prefetch=8, auto_ack=True):
         assert consumer.last_acked == (batch.sequence - 1 if batch.sequence else None)

@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -24,6 +23,7 @@ from buffer.produce.engine import ProducerEngine
 from buffer.queue import QueueConsumer
 from buffer.store import open_store
 from buffer.testing import ManualClock
+from tests.few_threads import allow_threads
 from tests.nets import HANGS_S
 from tests.produce import producer_victims
 from tests.produce.producer_support import entries_of, make_producer, objects_of, queue_of
@@ -130,19 +130,10 @@ def test_should_end_the_threads_it_has_when_it_cannot_have_them_all(
     monkeypatch: pytest.MonkeyPatch, started: int
 ) -> None:
     """Nobody has such a producer to close it, and the interpreter waits for what it finds at its end."""
-    left, start = started, threading.Thread.start
-
-    def limited(thread: threading.Thread) -> None:
-        nonlocal left
-        if left == 0:
-            raise RuntimeError("can't start new thread")
-        left -= 1
-        start(thread)
-
     engine = ProducerEngine(ProducerConfig(store="memory://"), SystemClock())
     threads = list(engine._threads)
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", limited)
+        allow_threads(patch, started)
         with pytest.raises(RuntimeError, match="start new thread"):
             engine.start()
     assert engine.abandon_at_exit() is None

@@ -25,7 +25,7 @@ from buffer.inspect.status import read_manifest
 from buffer.leases.queue import LeaseQueue
 from buffer.leases.session import NoLeases
 from buffer.leases.values import LeasedBatch, LeaseStats, Peeked, peeked, stats_of
-from buffer.ledger.from_workers import still_theirs
+from buffer.ledger.from_workers import loader_of, still_theirs
 from buffer.ledger.lease_rules import Ack, Nack
 from buffer.ledger.lease_steps import is_finished
 from buffer.ledger.leases import Handle, LeaseLedger, Leases
@@ -324,7 +324,7 @@ def _look(options: dict[str, Any]) -> tuple[ConsumerConfig, Leases, Manifest, bo
             value=None,
         )
     manifest = read_manifest(store, config.manifest_path)  # after the ledger: it is never behind it
-    app_id = (ledger.sections.get("plan") or {}).get("app_id")
+    app_id = loader_of(ledger)
     is_theirs = still_theirs(found, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch, app_id=app_id) is not None
     if not is_theirs:
         reader = "another reader" if app_id is None else f"the loader {app_id!r}"

@@ -38,7 +38,7 @@ from buffer.errors import Fenced, InvalidConfig, LedgerLost, QueueBound
 from buffer.journal import Journal
 from buffer.leases.tidying import Tidying
 from buffer.leases.time import QueueTime
-from buffer.ledger.from_workers import is_between, queue_behind
+from buffer.ledger.from_workers import is_between, loader_of, queue_behind
 from buffer.ledger.lease_rules import claimed, opened
 from buffer.ledger.lease_steps import Stamp
 from buffer.ledger.leases import LeaseLedger, Leases
@@ -297,13 +297,13 @@ class LeaseSession:
         if ledger is None:
             return None
         ledger.check_sections(SECTIONS_OBEYED, location=self._journal.location)
-        plan = ledger.sections.get("plan") or {}
-        if plan.get("app_id") is not None:
+        app_id = loader_of(ledger)
+        if app_id is not None:
             raise QueueBound(
-                f"this queue feeds the app {plan['app_id']!r}: a loader acks whole ranges, so workers would take "
+                f"this queue feeds the app {app_id!r}: a loader acks whole ranges, so workers would take "
                 "entries away from it. Use a queue of its own for leases",
-                bound_app_id=plan["app_id"],
-                bound_tables=tuple(plan.get("tables") or ()),
+                bound_app_id=app_id,
+                bound_tables=tuple(ledger.sections["plan"].get("tables") or ()),
             )
         return ledger.leases
 

@@ -41,6 +41,11 @@ def workers_of(ledger: Envelope | None, *, location: str | None = None) -> Lease
         ) from error
 
 
+def loader_of(ledger: Envelope) -> str | None:
+    """The app id of the loader that has bound the queue, in a ledger that was opened for another section."""
+    return (ledger.sections.get("plan") or {}).get("app_id")
+
+
 def still_theirs(leases: Leases | None, *, ledger_epoch: int, queue_epoch: int, app_id: str | None) -> Leases | None:
     """The section while the queue is the workers': their epoch is the ledger's and the manifest's.
 

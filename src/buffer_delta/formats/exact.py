@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from buffer_delta.formats.ddl import DECIMAL_PRECISION_MAX
 from buffer_delta.formats.numbers import Mismatch, Number, to_decimal, to_float32, to_float64
 
 _WHOLE = re.compile(r"[+-]?\d{1,4000}", re.ASCII)  # Python refuses to read longer ones
 _DIGITS_MAX = 76  # of a decimal in text: Arrow overflows beyond, and crashes where an exponent is large
-_DECIMAL_DIGITS_MAX = 38  # of a number in 128 bits
 _SHOWN_MAX = 80  # characters of a value in a message
 _LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType)
 _LIST_VIEWS = (pa.ListViewType, pa.LargeListViewType)
@@ -155,7 +155,7 @@ def _may_overflow(source: pa.DataType, kind: pa.DataType) -> bool:
     """Whether more digits behind the point may make a number one of more than 38: beyond 128 bits Arrow's cast begins
     again at the other end, and what comes of it may well be a number that fits."""
     more = kind.scale - source.scale
-    return bool(more > 0 and source.precision + more > _DECIMAL_DIGITS_MAX)
+    return bool(more > 0 and source.precision + more > DECIMAL_PRECISION_MAX)
 
 
 def _check_moments(values: pa.Array, kind: pa.DataType) -> None:
