@@ -4,14 +4,16 @@
 
 `commits`: one batch of 100 records is produced and loaded, again and again, into one table. `backlog`: that many
 batches are queued before the loader starts, and loaded a thousand at a time. Each is cut into tenths; a line is a
-tenth: the median and the 99th percentile of a commit's time, plan and ack included, and at its end the memory of the
-driver's Python and what is reachable in its JVM. Flat means that the last tenth is within 1.3x of the first. Nothing
-compacts the table meanwhile.
+tenth: the median and the 99th percentile of a commit's time, plan and ack included, the processor time that all
+processes of this one took for a commit (and for producing it), which other work on the machine hardly changes, and at
+its end the memory of the driver's Python and what is reachable in its JVM. Flat means that the last tenth is within
+1.3x of the first. Nothing compacts the table meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import os
@@ -49,6 +51,8 @@ _clock = SystemClock()
 @dataclass(frozen=True, slots=True)
 class Tenth:
     seconds: list[float]
+    cpu_seconds: float
+    """Of all its commits together."""
     python_bytes: int
     heap_bytes: int
 
@@ -67,11 +71,24 @@ def memory(spark: SparkSession) -> tuple[int, int]:
     return psutil.Process(os.getpid()).memory_info().rss, int(runtime.totalMemory() - runtime.freeMemory())
 
 
+def cpu_seconds() -> float:
+    """Taken so far by the driver's Python, its JVM and the workers."""
+    this = psutil.Process(os.getpid())
+    total = 0.0
+    for process in (this, *this.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
 def in_tenths(spark: SparkSession, commits: int, commit: Callable[[], float]) -> Iterator[Tenth]:
     for tenth in range(TENTHS):
         count = commits * (tenth + 1) // TENTHS - commits * tenth // TENTHS
+        cpu_before = cpu_seconds()
         seconds = [commit() for _ in range(count)]
-        yield Tenth(seconds, *memory(spark))
+        cpu = cpu_seconds() - cpu_before
+        yield Tenth(seconds, cpu, *memory(spark))
 
 
 def loader_of(spark: SparkSession, folder: Path, batches_max: int, writer: str) -> Loader:
@@ -149,7 +166,7 @@ def assert_rows(spark: SparkSession, folder: Path, count: int) -> None:
 
 def report(name: str, writer: str, tenths: Iterator[Tenth]) -> None:
     print(f"\n{name}, writer {writer or 'default'}\n")
-    print(f"{'tenth':>5}{'commits':>9}{'median ms':>11}{'p99 ms':>9}{'Python MiB':>12}{'JVM MiB':>9}")
+    print(f"{'tenth':>5}{'commits':>9}{'median ms':>11}{'p99 ms':>9}{'CPU ms':>8}{'Python MiB':>12}{'JVM MiB':>9}")
     seen: list[Tenth] = []
     for number, tenth in enumerate(tenths, 1):
         seen.append(tenth)
@@ -157,12 +174,14 @@ def report(name: str, writer: str, tenths: Iterator[Tenth]) -> None:
         p99 = sorted(tenth.seconds)[int(0.99 * len(tenth.seconds))]
         print(
             f"{number:>5}{len(tenth.seconds):>9,}{median * 1000:>11.0f}{p99 * 1000:>9.0f}"
+            f"{tenth.cpu_seconds / len(tenth.seconds) * 1000:>8.0f}"
             f"{tenth.python_bytes / MIB:>12.0f}{tenth.heap_bytes / MIB:>9.0f}",
             flush=True,
         )
     first, last = seen[0], seen[-1]
     for what, before, after in (
         ("commit time", statistics.median(first.seconds), statistics.median(last.seconds)),
+        ("processor time", first.cpu_seconds / len(first.seconds), last.cpu_seconds / len(last.seconds)),
         ("Python", first.python_bytes, last.python_bytes),
         ("JVM", first.heap_bytes, last.heap_bytes),
     ):
