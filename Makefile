@@ -10,7 +10,7 @@ RUNS ?= 200
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test thorough check lint fmt fuzz simulate soak soak-serve cron crash bench walk wheel clean
+.PHONY: help setup prepare demo test busy thorough check lint fmt fuzz simulate soak soak-serve cron crash bench walk wheel clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,10 @@ demo: prepare ## The main job on local files: produce, load, kill -9 in a commit
 
 test: prepare ## Run all tests, in several processes: JOBS=3; WRITER=spark for those of the loader
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(WRITER),--writer $(WRITER))
+
+busy: TIMES ?= 3
+busy: prepare ## The tests again and again beside eight busy processes, to find those that race (an hour and more): TIMES=3
+	$(BIN)/python -m tests.busy --runs $(TIMES) -- -n $(JOBS) --dist loadgroup
 
 thorough: prepare ## The longest tests, which `make test` leaves out: more formats, kills and processes
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "thorough and not soak"
