@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from buffer.errors import LedgerLost
+from buffer.errors import InvalidInput, LedgerLost
 from buffer.ledger.entries import ENTRIES_MAX, Entries, count, spans
 from buffer.ledger.envelope import Envelope, Fields, WrongField, keyed_by_sequence, reasons, typed
 from buffer.ledger.reasons import plain
@@ -337,9 +337,17 @@ def unblocked(ledger: Ledger | None, *, skip: bool) -> Ledger | None:
     return ledger.changed(blocked=None, plan=plan)
 
 
-def replanned(ledger: Ledger | None) -> Ledger | None:
+def replanned(ledger: Ledger | None, looked_at: Plan | None = None) -> Ledger | None:
     """With nothing decided about the planned range, so that the next start may load it in another way, also into other
-    tables. Several tables with nothing decided yet are free as they are, unless the range is blocked."""
+    tables. Several tables with nothing decided yet are free as they are, unless the range is blocked.
+
+    `looked_at` is the plan whose range was found to be in no table; raises InvalidInput if another one stands by now.
+    """
     if ledger is None or ledger.plan is None or not may_be_replanned(ledger):
         return ledger
+    if looked_at is not None and ledger.plan != looked_at:
+        raise InvalidInput(
+            "the plan has changed while the tables were looked at, so a loader runs: nothing was changed. Stop every "
+            "loader, then run this again"
+        )
     return ledger.changed(plan=ledger.plan.undecided(), blocked=None)

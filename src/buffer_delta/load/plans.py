@@ -150,13 +150,14 @@ class Plans:
         before = self._journal.update(lambda ledger, _sent: decisions.unblocked(ledger, skip=skip)).before
         return before.blocked if before else None
 
-    def replan(self) -> Plan | None:
+    def replan(self, looked_at: Plan | None = None) -> Plan | None:
         """Forget what was decided about the planned range, so that the next start may load it in another way.
 
         Returns the plan as it was; None if there is nothing to forget. Needs no epoch: the operator vouches that no
         loader runs, for one that does could still commit a table as it was decided, and that no table holds the range.
+        Raises InvalidInput if that was found out of a plan which is not the one that stands.
         """
-        before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger)).before
+        before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger, looked_at)).before
         return before.plan if before else None
 
     def finished(self) -> Runs:
