@@ -308,7 +308,7 @@ def revised(
 
 
 def _replaced(
-    ledger: Ledger, plan: Plan, over: Collection[Plan | None], location: str, *, in_flight: bool, **also: Any
+    ledger: Ledger, plan: Plan | None, over: Collection[Plan | None], location: str, *, in_flight: bool, **also: Any
 ) -> Ledger:
     ledger.check_sections(SECTIONS_OBEYED, location=location)
     if ledger.plan == plan and not in_flight:
@@ -316,6 +316,13 @@ def _replaced(
     if ledger.plan != plan and ledger.plan not in over:
         raise Ledger.lost(location, f"its plan {ledger.plan} was written by something that is not a loader")
     return ledger.changed(plan=plan, **also)
+
+
+def withdrawn(ledger: Ledger, plan: Plan, earlier: Plan | None, *, location: str) -> Ledger:
+    """With the plan before it in place of one that nobody has begun with."""
+    if ledger.plan == earlier:
+        return ledger
+    return _replaced(ledger, earlier, (plan,), location, in_flight=False, last_location=None)
 
 
 def blocked_by(ledger: Ledger, blocked: Blocked, *, location: str) -> Ledger:

@@ -5,11 +5,12 @@ reading and writing is `buffer.journal`'s.
 Used by `protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
 
 What each call leaves behind if the process dies right after it:
-    bind    a ledger that names us; nothing claimed. The next start finds it and goes on
-    enter   our epoch; older loaders find it at their next ledger write and stop
-    plan    a range that the next loader must replay exactly, into the tables that it names
-    revise  an attempt more, or where each batch of that range goes; obeyed by whoever replays it
-    block   a reason to stop, for an operator; the next start finds it
+    bind      a ledger that names us; nothing claimed. The next start finds it and goes on
+    enter     our epoch; older loaders find it at their next ledger write and stop
+    plan      a range that the next loader must replay exactly, into the tables that it names
+    revise    an attempt more, or where each batch of that range goes; obeyed by whoever replays it
+    withdraw  the plan before, for nobody has begun with this one; the next start finds what the tables hold
+    block     a reason to stop, for an operator; the next start finds it
 """
 
 from __future__ import annotations
@@ -136,6 +137,12 @@ class Plans:
         self._journal.update_owned(epoch, lambda ledger: decide(ledger, plan, **facts))
         self._unsettled.clear()
         return plan
+
+    def withdraw(self, epoch: int, plan: Plan, earlier: Plan | None) -> None:
+        """Put the plan before it in place of one that nobody has begun with. Raises Fenced."""
+        self._journal.update_owned(
+            epoch, lambda ledger: decisions.withdrawn(ledger, plan, earlier, location=self.location)
+        )
 
     def block(self, epoch: int, blocked: Blocked) -> None:
         self._journal.update_owned(epoch, lambda ledger: decisions.blocked_by(ledger, blocked, location=self.location))
