@@ -85,6 +85,13 @@ def test_should_change_settings_and_name_a_wrong_one(leases: InProcess, store: s
     assert "did you mean 'max_in_flight'" in wrong.err
 
 
+def test_should_leave_a_queue_without_a_dead_letter_queue_if_asked(leases: InProcess, store: str) -> None:
+    assert leases("leases", "configure", "--store", store, "dlq=", "--json").json()["dlq"] is None
+    assert leases("leases", "configure", "--store", store, "--json").json()["max_delivery_attempts"] == 1
+    refused = leases("leases", "configure", "--store", store, "dlq_strategy=skip")
+    assert (refused.code, "dlq=None is not allowed" in refused.err) == (2, True)
+
+
 def test_should_only_look_and_never_take_over(leases: InProcess, store: str) -> None:
     consumer = Consumer.new(ConsumerConfig(store=store, gc_enabled=False))
     assert leases("leases", "status", "--store", store).code == 0

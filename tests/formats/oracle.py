@@ -9,7 +9,6 @@ import base64
 import datetime as dt
 import json
 import math
-import struct
 from decimal import Decimal
 from typing import Any
 
@@ -94,8 +93,8 @@ def _same_float(source: str, kind: pa.DataType, got: float) -> bool:
     if source in ("NaN", "Infinity", "-Infinity"):
         return str(float(source)) == str(got)
     nearest = float(source)
-    if kind == pa.float32():
-        nearest = struct.unpack("f", struct.pack("f", nearest))[0]
+    if kind == pa.float32() and got != 0 and math.isfinite(got):
+        nearest = pa.array([source]).cast(kind)[0].as_py()  # from the text, without a stop at 64 bits
     if source.lstrip("-").isdigit():
         return math.isfinite(got) and int(got) == int(source) and got == nearest
     return got == nearest and math.isfinite(got) and (got == 0) == (Decimal(source) == 0)

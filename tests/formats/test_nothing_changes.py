@@ -8,8 +8,10 @@ from __future__ import annotations
 import base64
 import json
 import math
+from decimal import Decimal, localcontext
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,7 +23,16 @@ from tests.formats.oracle import SCALARS, accounted, exact
 EXAMPLES = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = st.sampled_from(["a", "b", "A", "ſ", "s", "x y", "", "n" * 300, "k\\u0065y"])
 
+
+def _near_the_middle(number: float, side: int) -> str:
+    """As far from one float of 32 bits as from the next one, but for so little that 64 bits do not show it."""
+    this, following = Decimal(number), Decimal(float(np.nextafter(np.float32(number), np.float32(np.inf))))
+    with localcontext(prec=300):
+        return format((this + following) / 2 + side * (following - this) * Decimal("1e-20"), "e")
+
+
 NUMBERS = st.one_of(
+    st.builds(_near_the_middle, st.floats(-(2.0**100), 2.0**100, width=32), st.sampled_from([-1, 0, 1])),
     st.integers(-(2**70), 2**70).map(str),
     st.integers(-300, 300).map(str),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),

@@ -259,6 +259,18 @@ def test_should_keep_the_settings_and_refuse_others() -> None:
     assert queue.settings.max_in_flight == 7
 
 
+def test_should_keep_a_setting_that_somebody_else_has_changed_meanwhile() -> None:
+    """Two operators change one each: neither undoes the other's, also where it has not seen that."""
+    work = Work(1)
+    one, other = work.open(), work.open()
+    one.configure(max_in_flight=7)
+    other.configure(max_depth=9)
+    assert one.settings == work.leases.replace(max_in_flight=7, max_depth=9)
+    with pytest.raises(InvalidConfig, match="max_inflight"):
+        one.configure(max_inflight=7)
+    assert one.settings.max_in_flight == 7
+
+
 def test_should_need_settings_for_a_queue_without_leases() -> None:
     work = Work(1)
     with pytest.raises(InvalidConfig, match="has no leases yet"):

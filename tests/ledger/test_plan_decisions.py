@@ -183,6 +183,15 @@ class TestBlock:
     def test_should_leave_alone_what_is_not_blocked(self, ledger: Ledger | None) -> None:
         assert decide.unblocked(ledger, skip=True) is ledger
 
+    @pytest.mark.parametrize("earlier", [DONE, None])
+    def test_should_take_back_the_very_plan_that_nobody_has_begun_with(self, earlier: Plan | None) -> None:
+        planned = replace(STANDING, plan=NEXT)
+        before = decide.withdrawn(planned, NEXT, earlier, location=PLACE)
+        assert before == replace(STANDING, generation=8, plan=earlier, last_location=None)
+        assert decide.withdrawn(before, NEXT, earlier, location=PLACE) is before
+        with pytest.raises(LedgerLost, match="not a loader"):
+            decide.withdrawn(planned, NEXT.tried_again(), earlier, location=PLACE)
+
     def test_should_replan_what_was_decided(self) -> None:
         split = replace(STANDING, plan=replace(NEXT, attempts=3, quarantined={}), blocked=BLOCKED)
         free = decide.replanned(split)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from buffer.errors import ContentionError, Fenced, LedgerLost, QueueBound, StoreUnusable
+from buffer.errors import ContentionError, Fenced, InvalidInput, LedgerLost, QueueBound, StoreUnusable
 from buffer.ledger.binding import Binding
 from buffer.ledger.plan import Blocked, Ledger, Plan
 from buffer.names import ledger_path
@@ -430,9 +430,20 @@ class TestReplan:
         put(inner, BOUND.changed(plan=self.SPLIT))
         store = FaultyStore(inner)
         store.add(fault)
-        assert journal(store).replan() == self.SPLIT
+        assert journal(store).replan(self.SPLIT) == self.SPLIT
         store.land()
         assert ledger_in(inner).plan == replace(NEXT, attempts=0, tables=())
+
+    @pytest.mark.parametrize(
+        "meanwhile", [SPLIT.tried_again(), Plan(after=20, first=21, last=22, quarantined={}, tables=TABLES)]
+    )
+    def test_should_leave_a_range_alone_whose_tables_nobody_has_looked_at(self, inner: Store, meanwhile: Plan) -> None:
+        """A look takes as long as Spark's start: a loader that runs all the same has moved on, and holds a part."""
+        put(inner, BOUND.changed(plan=meanwhile))
+        before = ledger_in(inner)
+        with pytest.raises(InvalidInput, match="a loader runs"):
+            journal(inner).replan(self.SPLIT)
+        assert ledger_in(inner) == before
 
     def test_should_leave_a_range_alone_about_which_nothing_was_decided(self, inner: Store) -> None:
         put(inner, BOUND.changed(plan=replace(NEXT, tables=("events", "dead_letters"))))

@@ -15,12 +15,14 @@ import pytest
 from buffer.clock import SystemClock
 from buffer.codec.batch import encode_batch
 from buffer.config import ConsumerConfig
+from buffer.errors import StorageError
 from buffer.queue import QueueProducer
 from buffer.store.base import Store
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.delta.state import NO_TABLE, Commit, Rewrite, TableState
 from buffer_delta.delta.txn import Txn
-from buffer_delta.errors import ConcurrentCommit, TableReplaced, TableRewritten
+from buffer_delta.errors import ConcurrentCommit, LedgerBehind, TableReplaced, TableRewritten
+from buffer_delta.load.plans import Plans
 from buffer_delta.load.ports import Done, Rules
 from buffer_delta.load.protocol import LoadProtocol
 
@@ -138,10 +140,21 @@ class Place:
         self.store.put(location, encode_batch([b"x"]))
         QueueProducer(self.store, self.config.manifest_path, self.clock).append_locations([(location, ())])
 
-    def run(self, *, skip: bool = False, die: str | None = None, attempts: int = 1) -> Done | None:
+    def run(
+        self,
+        *,
+        skip: bool = False,
+        die: str | None = None,
+        attempts: int = 1,
+        at: Mapping[str, Callable[[], None]] | None = None,
+    ) -> Done | None:
+        """`at`: what happens once a step is reached."""
+
         def reached(step: str) -> None:
             if step == die:
                 raise Killed(step)
+            if at and step in at:
+                at[step]()
 
         rules = Rules(accept_gaps=skip, has_dead_letters="dead" in self.tables, dlq_strategy="skip")
         work: Any = Work(tuple(self.tables))
@@ -155,6 +168,9 @@ class Place:
             return loader.step(len, 10)
         finally:
             loader.close()
+
+    def manifest(self) -> list[str]:
+        return [entry.location for entry in QueueProducer(self.store, self.config.manifest_path, self.clock).read()]
 
     def loads(self, **how: Any) -> tuple[int, int] | None:
         done = self.run(**how)
@@ -295,3 +311,50 @@ def test_should_not_mind_a_table_that_is_replaced_before_its_rows_are_staged(mem
     place["main"].before_commit.append(replaced)
     assert place.loads() == (0, 0)
     assert (place["main"].identity(), place["main"].rows) == ("main 2", ["0"])
+
+
+# Another queue under the same app_id
+
+
+@pytest.mark.parametrize("to", ["main", "side"])
+@pytest.mark.parametrize("step", ["entered", "planned", "decoded"])
+@pytest.mark.parametrize("was_loaded", [False, True])
+def test_should_not_take_the_range_of_another_queue_for_its_own(
+    memory: Store, to: str, step: str, was_loaded: bool
+) -> None:
+    """Two queues of one app_id into one table: where both plan a range with the same end, the second would find the
+    table there, and ack rows that are in no table. It refuses, and so does every later start."""
+    place = Place(memory, "side")
+    if was_loaded:
+        place.add()
+        place.run()
+    place.add(to)
+    last = int(was_loaded)
+
+    def committed() -> None:
+        for table in place.tables.values():
+            table.append(("a stranger's",), Txn("app", 0, last, 1, 1))
+
+    before = place.manifest()
+    with pytest.raises(LedgerBehind, match="the app_id belongs to another queue"):
+        place.run(at={step: committed})
+    for _ in range(2):
+        with pytest.raises(LedgerBehind, match=f"sequence {last} .* planned only through {last - 1}"):
+            place.run()
+    assert place.manifest() == before, "the queue holds what is in no table"
+
+
+def test_should_refuse_it_also_where_the_plan_cannot_be_taken_back(
+    memory: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(memory)
+    place.add()
+
+    def no_answer(*_: object) -> None:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr(Plans, "withdraw", no_answer)
+    with pytest.raises(LedgerBehind):
+        place.run(at={"planned": lambda: place["main"].append(("a stranger's",), Txn("app", 0, 0, 1, 1))})
+    assert "may take 0..0 for loaded: no answer" in caplog.text
+    assert len(place.manifest()) == 1

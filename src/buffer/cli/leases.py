@@ -274,19 +274,23 @@ def configure(changes: dict[str, Any], adopt: bool, as_json: bool, **options: An
 
     \b
     Settings: visibility_timeout_ms, max_delivery_attempts, dlq_strategy (skip, block, block_and_dlq), dlq,
-    max_ack_holes, max_in_flight, max_depth, ordering_required. `docs/configuration.md` explains them.
+    max_ack_holes, max_in_flight, max_depth, ordering_required. `docs/configuration.md` explains them. The others
+    stay as they are; `dlq=` leaves the queue without a dead-letter queue.
 
     \b
-    Example:
+    Examples:
       buffer leases configure --store ./queue visibility_timeout_ms=60000
+      buffer leases configure --store ./queue dlq_strategy=block dlq=
     """
+    changes = {key: None if (key, value) == ("dlq", "") else value for key, value in changes.items()}
     config, _ = open_queue(options)
     try:
         queue = LeaseQueue.open(_quiet(config), claim=False)
     except NoLeases:
         queue = LeaseQueue.open(_quiet(config), LeaseConfig.from_dict(changes), adopt=adopt)
     else:
-        queue.configure(queue.settings.replace(**changes))
+        if changes:
+            queue.configure(**changes)
     with queue:
         settings = dataclasses.asdict(queue.settings)
     if as_json:

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Self
+from typing import Any, Self
 
 from buffer import metrics
 from buffer.backoff import Backoff
@@ -278,13 +278,21 @@ class LeaseQueue(LeaseDoor):
             self._tidy(section, manifest)
             return count
 
-    def configure(self, leases: LeaseConfig) -> None:
-        """Other settings for the queue, for all its workers, from now on."""
-        if not isinstance(leases, LeaseConfig):
-            raise InvalidConfig("configure takes a LeaseConfig", key="leases", value=leases)
-        check_dlq(self.config, leases)
+    def configure(self, leases: LeaseConfig | None = None, **changes: Any) -> None:
+        """Other settings for the queue, for all its workers, from now on.
+
+        With `changes` the settings that stand by then but for those: nobody's change of another one is lost.
+        """
+        if not (isinstance(leases, LeaseConfig) or (leases is None and changes)):
+            raise InvalidConfig("configure takes a LeaseConfig, or settings by name", key="leases", value=leases)
+
+        def verb(section: Leases, by: Stamp) -> tuple[Leases, None]:
+            wanted = (leases or section.config).replace(**changes)
+            check_dlq(self.config, wanted)
+            return rules.configure(section, by, wanted), None
+
         with self._verb("configure"):
-            self._session.apply(lambda section, by: (rules.configure(section, by, leases), None))
+            self._session.apply(verb)
 
     def redrive(
         self,

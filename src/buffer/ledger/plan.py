@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from buffer.errors import LedgerLost
+from buffer.errors import InvalidInput, LedgerLost
 from buffer.ledger.entries import ENTRIES_MAX, Entries, count, spans
 from buffer.ledger.envelope import Envelope, Fields, WrongField, keyed_by_sequence, reasons, typed
 from buffer.ledger.reasons import plain
@@ -308,7 +308,7 @@ def revised(
 
 
 def _replaced(
-    ledger: Ledger, plan: Plan, over: Collection[Plan | None], location: str, *, in_flight: bool, **also: Any
+    ledger: Ledger, plan: Plan | None, over: Collection[Plan | None], location: str, *, in_flight: bool, **also: Any
 ) -> Ledger:
     ledger.check_sections(SECTIONS_OBEYED, location=location)
     if ledger.plan == plan and not in_flight:
@@ -316,6 +316,13 @@ def _replaced(
     if ledger.plan != plan and ledger.plan not in over:
         raise Ledger.lost(location, f"its plan {ledger.plan} was written by something that is not a loader")
     return ledger.changed(plan=plan, **also)
+
+
+def withdrawn(ledger: Ledger, plan: Plan, earlier: Plan | None, *, location: str) -> Ledger:
+    """With the plan before it in place of one that nobody has begun with."""
+    if ledger.plan == earlier:
+        return ledger
+    return _replaced(ledger, earlier, (plan,), location, in_flight=False, last_location=None)
 
 
 def blocked_by(ledger: Ledger, blocked: Blocked, *, location: str) -> Ledger:
@@ -337,9 +344,17 @@ def unblocked(ledger: Ledger | None, *, skip: bool) -> Ledger | None:
     return ledger.changed(blocked=None, plan=plan)
 
 
-def replanned(ledger: Ledger | None) -> Ledger | None:
+def replanned(ledger: Ledger | None, looked_at: Plan | None = None) -> Ledger | None:
     """With nothing decided about the planned range, so that the next start may load it in another way, also into other
-    tables. Several tables with nothing decided yet are free as they are, unless the range is blocked."""
+    tables. Several tables with nothing decided yet are free as they are, unless the range is blocked.
+
+    `looked_at` is the plan whose range was found to be in no table; raises InvalidInput if another one stands by now.
+    """
     if ledger is None or ledger.plan is None or not may_be_replanned(ledger):
         return ledger
+    if looked_at is not None and ledger.plan != looked_at:
+        raise InvalidInput(
+            "the plan has changed while the tables were looked at, so a loader runs: nothing was changed. Stop every "
+            "loader, then run this again"
+        )
     return ledger.changed(plan=ledger.plan.undecided(), blocked=None)

@@ -211,7 +211,7 @@ def _replan(journal: Plans, config: QueueConfig, options: dict[str, Any], as_jso
         with running_spark("buffer-delta unblock", loads=places, **_spark_settings(options)) as spark:
             app_id = ledger.app_id or ""
             positions = {name: DeltaTarget(spark, at).look(app_id).position for name, at in _where(ledger).items()}
-        plan = journal.replan() if _is_free(ledger, positions) else None
+        plan = journal.replan(ledger.plan) if _is_free(ledger, positions) else None
     if as_json:
         print_json({"replanned": {"first": plan.first, "last": plan.last} if plan else None})
     elif plan is None:

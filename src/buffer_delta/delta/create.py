@@ -54,6 +54,9 @@ _HALF = ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_CREATE_TAB
 _LEFTOVER = re.compile(r"\..*|.*\.(crc|tmp)")
 """Temporary files and checksums. What a version is made of has other names."""
 
+_ROOT = re.compile(r"(?:[A-Za-z][\w+.-]*:)?(?://[^/]*)?/*")
+"""A whole bucket: a longer name would be that of another one."""
+
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
@@ -155,10 +158,10 @@ def _is_half(error: Exception) -> bool:
 def scratch_folder(spark: SparkSession, table_log: DeltaLog, plan: TablePlan) -> Iterator[str | None]:
     """A folder beside the table's for something that nobody is to see, removed afterwards.
 
-    None where only another catalog would know where the table is.
+    None where only another catalog would know where the table is, and where nothing can be beside it.
     """
     location = _location(spark, table_log, plan)
-    if location is None:
+    if location is None or _ROOT.fullmatch(location):
         yield None
         return
     folder = f"{location.rstrip('/')}.trial-{uuid.uuid4().hex}"

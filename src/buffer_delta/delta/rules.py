@@ -35,7 +35,9 @@ class TableRules:
         return cls(
             not_null=tuple(_not_null(json.loads(found["schemaString"]))),
             checks=tuple(
-                (key.removeprefix(_CHECK), value) for key, value in sorted(properties.items()) if key.startswith(_CHECK)
+                (key[len(_CHECK) :], value)
+                for key, value in sorted(properties.items())
+                if key.lower().startswith(_CHECK)  # in any case, as Delta takes it
             ),
             partition_by=tuple(found.get("partitionColumns") or ()),
         )

@@ -252,13 +252,14 @@ class DeltaTarget:
         """Write the rows where nobody sees them; raise what writing them to the table would raise.
 
         If the table is there, into its folder, without a commit. Else, and with a writer that cannot do that, into a
-        table of the same kind beside it, which is removed again; after a crash its folder is left, `….trial-<id>`.
+        table of the same kind beside it, which is removed again; after a crash its folder is left, `….trial-<id>`. A
+        table without a place beside it is created, and nothing is in it.
         """
         if seen.version is not None and isinstance(self._writer, StagingWriter):
             self.stage(rows, txn, seen)
             return
         with scratch_folder(self._spark, self._log, self._plan) as folder:
-            if folder is None:  # only another catalog would know a place: the table itself, and nothing in it
+            if folder is None:  # there is no place beside it: the table itself, and nothing in it
                 self.stage(rows, txn, seen)
                 return
             kind = seen.rules.partition_by if seen.version is not None else self._plan.partition_by

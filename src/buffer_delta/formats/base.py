@@ -81,6 +81,11 @@ class Format(ABC):
         del max_bytes  # most formats expand nothing
         return self
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether `within` decides which entries are bad."""
+        return type(self).within is not Format.within
+
     def pieces(self, entries: pa.BinaryArray, max_bytes: int, max_rows: int) -> Iterator[tuple[int, pa.BinaryArray]]:
         """The entries in slices to parse one after the other, with the index of their first.
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import decimal
+import math
 import re
 import struct
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 NUMBER_MAX = 4_000  # characters of a number that a DECIMAL is made of: it has 38 digits, the rest is zeros
@@ -45,7 +47,20 @@ def to_float64(value: Any) -> float:
 
 
 def to_float32(value: Any) -> float:
-    return _nearest(value, lambda given: struct.unpack("f", struct.pack("f", float(given)))[0])
+    return _nearest(value, _nearest_float32)
+
+
+def _nearest_float32(given: float) -> float:
+    number: float = struct.unpack("f", struct.pack("f", float(given)))[0]
+    if not isinstance(given, Number) or number == given:
+        return number
+    towards = np.float32(math.copysign(math.inf, given - number))
+    other = float(np.nextafter(np.float32(number), towards))
+    middle = decimal.Decimal(float(given))
+    if (number + other) / 2 != given or (exact := decimal.Decimal(given.text)) == middle:
+        return number
+    # With 64 bits it is in the middle of two, but it was rounded to get there: only the text knows its side.
+    return max(number, other) if exact > middle else min(number, other)
 
 
 def _nearest(value: Any, to_float: Callable[[Any], float]) -> float:

@@ -3,8 +3,8 @@
 Tables come as `TableState`s, by name: what one look found. `start.py` runs the checks, before anything is claimed,
 except `pending_plan`, which needs the ledger as it is after entering. `protocol.py` runs `not_beyond` and
 `held_by_the_same`, which guard each range's ack; `commits.py` runs `may_commit`, which guards each commit, `same_rules`
-before the first of them, and `not_hidden` and `not_elsewhere` right after each. The loader runs `different_tables`,
-`lasting_tables` and `free_places`, which need to know where tables really are.
+before the first of them, and `not_hidden` and `not_elsewhere` right after each; it raises `behind`, too. The loader
+runs `different_tables`, `lasting_tables` and `free_places`, which need to know where tables really are.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def not_blocked(ledger: Ledger) -> None:
 def ledger_knows(ledger: Ledger, committed: int) -> None:
     """Plans are written ahead, so no table can be ahead of its own queue's ledger."""
     planned = ledger.plan.last if ledger.plan else NOTHING
-    if committed <= planned:
-        return
-    raise LedgerBehind(
-        f"the tables have committed sequence {committed} for app {ledger.app_id!r}, but the ledger of this queue "
+    if committed > planned:
+        raise behind(ledger.app_id, committed, planned)
+
+
+def behind(app_id: str | None, committed: int, planned: int) -> LedgerBehind:
+    """The error for tables that hold what was never planned."""
+    return LedgerBehind(
+        f"the tables have committed sequence {committed} for app {app_id!r}, but the ledger of this queue "
         f"has planned only through {planned}: the app_id belongs to another queue, or the ledger was put back "
         "from a backup. Choose another app_id; or, if this is the right queue and no other loader runs, pass "
         "adopt=True (--adopt) with this app_id",

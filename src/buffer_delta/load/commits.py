@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from buffer.errors import ContentionError, StorageError
 from buffer.ledger.plan import Plan
 from buffer.model import BatchDescriptor
 from buffer_delta.delta.state import Commit, TableState
@@ -51,6 +52,7 @@ class Commits:
             names = [name for name in self._members.of(plan) if name in rows]  # the main one is, and it is the last
             for name in self._targets if plan.tables is None else names:  # before anything of the range is in any
                 self._check_may_commit(plan, name, seen[name])
+            self.check_untried(plan, seen)
             txn = Txn(self._tables.app_id, plan.first, plan.last, self._hand.epoch, len(descriptors))
             staged = {
                 name: self._targets[name].stage(rows[name], txn, seen[name])
@@ -67,6 +69,18 @@ class Commits:
                     commits[name] = commit
                 self._reached(f"committed {name}")
         return commits
+
+    def check_untried(self, plan: Plan, tables: Mapping[str, TableState]) -> None:
+        """No table can hold a range that nobody has tried: a successor would have fenced us. If one does, another queue
+        is loaded under the same app_id, and acking ours would drop what is in no table. The plan is taken back, for the
+        next start would take it for done."""
+        if not self._hand.is_untried or plan.last not in checks.positions(tables):
+            return
+        try:
+            self._hand.withdraw()
+        except (ContentionError, StorageError) as trouble:
+            log.warning("the next start may take %d..%d for loaded: %s", plan.first, plan.last, trouble)
+        raise checks.behind(self._tables.app_id, plan.last, plan.after)
 
     def _accepting(self, plan: Plan, filled: Collection[str], seen: Seen) -> dict[str, Any]:
         """Nothing, for each table that gets none and from which rows were taken back, where an operator accepts that:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from buffer.config import GIB
 from buffer_delta.config import MAX_ENTRY_BYTES, LoaderConfig
 from buffer_delta.formats import Format
 
@@ -47,6 +48,7 @@ def _facts(config: LoaderConfig, fmt: Format) -> dict[str, Any]:
         "route_by": config.route_by if isinstance(config.route_by, str) else name_of(config.route_by),
         # Only where it was changed: plans of earlier releases know nothing of it.
         **({"max_entry_bytes": config.max_entry_bytes} if config.max_entry_bytes != MAX_ENTRY_BYTES else {}),
+        **({"max_batch_bytes": config.max_batch_bytes} if fmt.is_limited and config.max_batch_bytes != GIB else {}),
     }
 
 

@@ -27,6 +27,10 @@ class Hand:
         """The range in hand, or planned last."""
         self.is_for_main_alone = False
         """The plan that was found when we entered."""
+        self.is_untried = False
+        """The range in hand was planned by us, and nobody has tried it before."""
+        self._earlier: Plan | None = None
+        """The plan before that one."""
 
     def take(self, consumer: Consumer, ledger: Ledger, committed: int) -> None:
         self.consumer, self.committed, self.plan = consumer, committed, ledger.plan
@@ -52,14 +56,28 @@ class Hand:
         """Write a new plan over the one that is finished. Raises Fenced."""
         self.is_for_main_alone = main_alone
         next_sequence = self.queue.known().next_sequence
+        earlier = self.plan
         self.plan = self._journal.plan(
-            self.epoch, self.plan, plan, next_sequence=next_sequence, last_location=last_location
+            self.epoch, earlier, plan, next_sequence=next_sequence, last_location=last_location
         )
+        self.is_untried, self._earlier = True, earlier
         self._reached("planned")
         return self.plan
 
+    def plan_again(self, earlier: Plan, plan: Plan) -> Plan:
+        """Count one more attempt at it. Raises Fenced."""
+        self.is_untried = False
+        return self.revise(earlier, plan, "planned")
+
+    def withdraw(self) -> None:
+        """Put the plan before it in place of an untried one. Raises Fenced."""
+        assert self.is_untried, "one that was tried may be in a table at any moment"
+        assert self.plan is not None, "an untried one is there"
+        self._journal.withdraw(self.epoch, self.plan, self._earlier)
+        self.plan, self.is_untried = self._earlier, False
+
     def revise(self, earlier: Plan, plan: Plan, step: str) -> Plan:
-        """Count an attempt, decide the split or name the tables, of the plan that is there. Raises Fenced."""
+        """Decide the split or name the tables of the plan that is there. Raises Fenced."""
         self.plan = self._journal.revise(self.epoch, earlier, plan)
         self._reached(step)
         return self.plan

@@ -5,11 +5,12 @@ reading and writing is `buffer.journal`'s.
 Used by `protocol.py`, by `buffer-delta unblock` and by the simulator's loaders and operators.
 
 What each call leaves behind if the process dies right after it:
-    bind    a ledger that names us; nothing claimed. The next start finds it and goes on
-    enter   our epoch; older loaders find it at their next ledger write and stop
-    plan    a range that the next loader must replay exactly, into the tables that it names
-    revise  an attempt more, or where each batch of that range goes; obeyed by whoever replays it
-    block   a reason to stop, for an operator; the next start finds it
+    bind      a ledger that names us; nothing claimed. The next start finds it and goes on
+    enter     our epoch; older loaders find it at their next ledger write and stop
+    plan      a range that the next loader must replay exactly, into the tables that it names
+    revise    an attempt more, or where each batch of that range goes; obeyed by whoever replays it
+    withdraw  the plan before, for nobody has begun with this one; the next start finds what the tables hold
+    block     a reason to stop, for an operator; the next start finds it
 """
 
 from __future__ import annotations
@@ -137,6 +138,12 @@ class Plans:
         self._unsettled.clear()
         return plan
 
+    def withdraw(self, epoch: int, plan: Plan, earlier: Plan | None) -> None:
+        """Put the plan before it in place of one that nobody has begun with. Raises Fenced."""
+        self._journal.update_owned(
+            epoch, lambda ledger: decisions.withdrawn(ledger, plan, earlier, location=self.location)
+        )
+
     def block(self, epoch: int, blocked: Blocked) -> None:
         self._journal.update_owned(epoch, lambda ledger: decisions.blocked_by(ledger, blocked, location=self.location))
 
@@ -150,13 +157,14 @@ class Plans:
         before = self._journal.update(lambda ledger, _sent: decisions.unblocked(ledger, skip=skip)).before
         return before.blocked if before else None
 
-    def replan(self) -> Plan | None:
+    def replan(self, looked_at: Plan | None = None) -> Plan | None:
         """Forget what was decided about the planned range, so that the next start may load it in another way.
 
         Returns the plan as it was; None if there is nothing to forget. Needs no epoch: the operator vouches that no
         loader runs, for one that does could still commit a table as it was decided, and that no table holds the range.
+        Raises InvalidInput if that was found out of a plan which is not the one that stands.
         """
-        before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger)).before
+        before = self._journal.update(lambda ledger, _sent: decisions.replanned(ledger, looked_at)).before
         return before.plan if before else None
 
     def finished(self) -> Runs:

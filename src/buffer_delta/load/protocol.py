@@ -161,6 +161,7 @@ class LoadProtocol:
     def _run(self, plan: Plan, descriptors: Sequence[BatchDescriptor]) -> Done:
         hand = self._hand
         checks.not_beyond(plan, self._tables.known, hand.epoch)
+        self._commits.check_untried(plan, self._tables.known)
         commits: dict[str, Commit] = {}
         if self._tables.are_missing(plan):  # else only the ack is
             commits = self._commits.commit_all(self._judge.judged(plan, descriptors), descriptors)

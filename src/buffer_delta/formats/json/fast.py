@@ -229,6 +229,9 @@ def finish(column: pa.Array, kind: pa.DataType) -> pa.Array:
 # Numbers that the parser reads in another way than `records`: the record is looked at singly
 
 _FLOAT64_WHOLE = 2.0**53  # from here on a whole number may have been rounded
+_BEYOND_FLOAT32 = (1 << 29) - 1  # the bits that 64 have and 32 have not, and the first of them alone
+_HALF_FLOAT32 = 1 << 28
+_FLOAT32_NORMAL = 2.0**-126  # below, a float has fewer of them
 _DECIMAL_DOUBTS = (
     # An exponent reads outside of the parser's tables: a wrong value, or a crash. As a number, or in a string.
     r'[:\[,]\s*-?[0-9.]+[eE][-+]?[0-9]+\s*[,\]}]|"[-+]?[0-9.]+[eE][-+]?[0-9]+"'
@@ -321,7 +324,9 @@ def _is_rounded(values: npt.NDArray[np.float64], kind: pa.DataType) -> npt.NDArr
         with np.errstate(over="ignore", under="ignore"):
             narrow = values.astype(np.float32)
         marks |= ~np.isfinite(narrow) | ((narrow == 0) & (values != 0))
-        marks |= (narrow != values) & (np.floor(values) == values)
+        # What lies in the middle of two may have been rounded to get there, and would go to the wrong one of them.
+        middle = (values.view(np.int64) & _BEYOND_FLOAT32 == _HALF_FLOAT32) | (np.abs(values) < _FLOAT32_NORMAL)
+        marks |= (narrow != values) & ((np.floor(values) == values) | middle)
     return marks
 
 
