@@ -321,8 +321,8 @@ class CloudStore:
             if self._kind == "az":
                 return AzureStore(self._bucket, **options)
             return AzureStore.from_url(f"abfss://{self._bucket}/", **options)
-        except (*_OBSTORE_ERRORS, ValueError, TypeError) as error:
-            reason = redact(str(error), self._options).partition("\n")[0]
+        except (*_OBSTORE_ERRORS, ValueError, TypeError, OverflowError) as error:
+            reason = redact(str(error), self._options, os.environ)
             raise InvalidConfig(
                 f"{self._url} cannot be opened with the options "
                 f"{', '.join(sorted(self._options)) or '(none)'}: {reason}",
@@ -340,7 +340,7 @@ class CloudStore:
     def _explain(self, failure: Failure, action: str, location: str) -> BufferQueueError:
         facts: dict[str, Any] = {"location": location, "url": self._url, "retryable": False}
         if failure.is_bad_location:
-            reason = redact(failure.reason, self._options)
+            reason = redact(failure.reason, self._options, os.environ)
             return InvalidInput(f"the location {location!r} is not allowed in {self._url}: {reason}")
         if failure.is_missing_bucket or (failure.is_not_found and action == "write"):
             # A write finds no object missing: it is the bucket, also where the server does not say so.
@@ -352,7 +352,7 @@ class CloudStore:
             )
         if failure.is_not_found:
             return ObjectNotFound(f"there is no object {location!r} in {self._url}", **facts)
-        text = f"cannot {action} {location!r} in {self._url}: {redact(failure.reason, self._options)}"
+        text = f"cannot {action} {location!r} in {self._url}: {redact(failure.reason, self._options, os.environ)}"
         if failure.hint:
             return (Unsupported if failure.is_unsupported else StoreUnusable)(f"{text}; {failure.hint}", **facts)
         if failure.is_denied:
