@@ -249,6 +249,9 @@ class ProducerEngine:
             client.accepted(number, handle)
         return handle
 
+    def _is_mine(self) -> bool:
+        return self._is_owned()
+
     def _interrupting(self) -> InvalidInput:
         return InvalidInput(
             "produce was called by a signal handler, or a destructor, in the middle of a call of the same producer: "
@@ -257,7 +260,7 @@ class ProducerEngine:
 
     def _do_deferred(self) -> None:
         """What a signal handler could not do: called by each call that held the lock, after letting go of it."""
-        if self._is_owned() or not self._deferred:
+        if self._is_mine() or not self._deferred:
             return
         while self._deferred:
             with suppress(
@@ -270,7 +273,7 @@ class ProducerEngine:
             log.warning("a signal handler flushed or closed the producer of %r: %s", self.url, self._failures)
 
     def flush(self, timeout: float | None) -> None:
-        if self._is_owned():
+        if self._is_mine():
             self._deferred.append(lambda: self._seal_and_wait(timeout))
             return
         try:
@@ -303,7 +306,7 @@ class ProducerEngine:
         me = threading.get_ident()
         if self._is_foreign or me in self._closing:
             return
-        if self._is_owned():
+        if self._is_mine():
             self._deferred.append(lambda: self._end(timeout))
             return
         try:
