@@ -220,6 +220,15 @@ def test_should_not_show_secrets_that_a_server_repeats() -> None:
     assert "hush" not in text
 
 
+def test_should_not_take_it_for_an_answer_that_nothing_has_changed_where_nobody_asked() -> None:
+    with ScriptedServer(_answers((304, {}, b""))) as server:
+        store = _s3(server)
+        with pytest.raises(StorageError, match="answered 304") as raised:
+            store.get("a")
+        assert raised.value.retryable
+        assert store.get_if_changed("a", '"1"') is None
+
+
 def test_should_not_show_the_beginning_of_a_secret_that_is_longer_than_a_message() -> None:
     token = "hush" * 500
     with ScriptedServer(_answers(_error(400, "InvalidRequest", f"no such token: {token}, sorry"))) as server:

@@ -197,7 +197,9 @@ class CloudStore:
                 raise too_large(location, self._url, found.meta["size"], max_bytes)
             data = _native(found.bytes).to_bytes()
             return Object(data, self._version(found.meta, location))
-        except obs_errors.NotModifiedError:
+        except obs_errors.NotModifiedError as error:
+            if unless is None:  # a server, or a cache in front of it, that answers what nobody asked
+                self._raise(error, "read", location)
             return None
         except _OBSTORE_ERRORS as error:
             self._raise(error, "read", location)
