@@ -13,8 +13,14 @@ class Raised(BaseException):
     """By a signal's handler, as KeyboardInterrupt is."""
 
 
-def raising_at(moment: int, call: Callable[[], object], *, within: str = "") -> bool:
-    """Whether there were so many moments in a call: there, this raises as a signal's handler would.
+def _raise() -> None:
+    raise Raised
+
+
+def raising_at(
+    moment: int, call: Callable[[], object], *, within: str = "", act: Callable[[], object] = _raise
+) -> bool:
+    """Whether there were so many moments in a call: there, this raises as a signal's handler would, or acts.
 
     Handlers run where a function of Python begins and where one of C has returned. Only files whose path has `within`
     count. Generators do not: one that is dropped runs once more, and nobody hears what is raised in it then.
@@ -29,7 +35,7 @@ def raising_at(moment: int, call: Callable[[], object], *, within: str = "") -> 
         if code is not call.__code__:  # type: ignore[attr-defined]
             seen += 1
             if seen == moment:
-                raise Raised
+                act()
 
     gc.disable()  # nor do destructors of earlier rounds run in there, in which nobody hears of it
     sys.setprofile(profile)

@@ -52,6 +52,17 @@ def a_signal_handler_waits_for_the_lock_of_its_own_thread() -> None:
     _replace(ProducerEngine, "_is_mine", lambda _self: False)
 
 
+@mutant(f"{PRODUCE}/test_producer_signals.py::test_should_keep_every_call_once_if_a_handler_produces_at_any_moment")
+def a_signal_handler_produces_in_the_middle_of_its_own_call() -> None:
+    make = ProducerEngine._make_locks
+
+    def unaware(self: ProducerEngine) -> None:
+        make(self)
+        self._is_owned = lambda: False
+
+    _replace(ProducerEngine, "_make_locks", unaware)
+
+
 @mutant(f"{PRODUCE}/test_producer_signals.py::test_should_close_from_a_handler_that_interrupts_produce")
 def what_a_signal_handler_asked_for_is_forgotten() -> None:
     _replace(ProducerEngine, "_do_deferred", lambda self: self._deferred.clear())

@@ -88,6 +88,21 @@ def on_signals(
         yield
 
 
+def join_once(thread: threading.Thread, waiting: set[int]) -> bool:
+    """Wait for a thread's end, unless this is a handler that has interrupted its own thread in doing so: `join` takes a
+    lock for a moment, and would wait for itself. Whether it has waited. `waiting` is the caller's, for all such calls.
+    """
+    me = threading.get_ident()
+    if me in waiting:
+        return False
+    waiting.add(me)
+    try:
+        thread.join()
+    finally:
+        waiting.discard(me)
+    return True
+
+
 def close_after(error: BaseException | None, close: Callable[[], None], what: str) -> None:
     """Close at the end of a `with` block. A failure must not hide the error that ended the block: it becomes a note."""
     try:

@@ -32,6 +32,11 @@ _HARMLESS = re.compile(r"[A-Za-z0-9._/-]{0,200}")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _WORD = re.compile(r"[^\s'\"`]+")
 _SECRET_NAME = re.compile(r"(?i)secret|password|token|credential|signature|authorization|sas|key(?!_id)")
+_SIGNED = re.compile(
+    r"(?i)([?&;](?:[\w.%-]{0,64}(?:secret|password|token|credential|signature|authorization|key(?!_id))[\w.%-]{0,64}"
+    r"|sas|sig|pwd)=)(?!…)[^\s&;'\"`]+"
+)
+"""A part of a query, or of a connection string, that opens a store to whoever reads it: `?sv=…&sig=…`."""
 _OWN_USER = ("abfs", "abfss", "wasb", "wasbs")
 """Schemes in whose URLs a container stands before the '@'."""
 
@@ -48,13 +53,17 @@ def public_url(url: str) -> str:
 
 
 def holds_keys(url: str) -> bool:
-    """Whether something in a URL can only be a user and a password, or a key: `…:…@`, or a user before '@'."""
+    """Whether something in a URL can only be a user and a password, or a key: `…:…@`, a user before '@', `?sig=…`."""
     found = _SCHEME.match(url)
     if not found:
-        return _has_user(url) and not url.startswith(("/", "./", "../", "~"))
+        return (_has_user(url) or _is_signed(url)) and not url.startswith(("/", "./", "../", "~"))
     rest = url[found.end() :].lstrip("/")
     authority = rest.partition("/")[0]
-    return _has_user(rest) or ("@" in authority and found[1].lower() not in _OWN_USER)
+    return _has_user(rest) or _is_signed(rest) or ("@" in authority and found[1].lower() not in _OWN_USER)
+
+
+def _is_signed(text: str) -> bool:
+    return _SIGNED.search(text) is not None
 
 
 def _has_user(text: str) -> bool:
@@ -67,7 +76,7 @@ def masked(text: str) -> str:
 
     For errors about values that stand in the wrong place: whoever writes the message does not know that it is a key.
     """
-    return _WORD.sub(_masked_word, _QUOTED.sub(_masked_quoted, text))
+    return _WORD.sub(_masked_word, _QUOTED.sub(_masked_quoted, _SIGNED.sub(r"\1…", text)))
 
 
 def _masked_quoted(found: re.Match[str]) -> str:
@@ -129,7 +138,9 @@ def local_path(text: str) -> Path | None:
     if scheme == "file":
         return _file_path(text)
     if holds_keys(text):
-        raise _refuse(text, "it looks as if it held a key ('…:…@'); pass keys as options, and write a path as ./…")
+        raise _refuse(
+            text, "it looks as if it held a key ('…:…@', '…sig=…'); pass keys as options, and write a path as ./…"
+        )
     return Path(text).expanduser()
 
 

@@ -246,6 +246,15 @@ def test_should_not_read_a_manifest_or_a_ledger_of_any_size(
         ["--store", ".", "--log-format", "s3://AKIA-hidden:hush@b"],
         ["--store", ".", "--log-format", "secret_access_key=hush"],
         ["--store", ".", "--log-format", "s3://AKIA-hidden:hu sh@b"],
+        ["--store", "https://account.blob.core.windows.net/q?sv=2026&sig=hush"],
+        ["--store", "account.blob.core.windows.net/q?sv=2026&sig=hush"],
+        ["--store", "az:q?sv=2026&sig=hush"],
+        ["--store", "sv=2026&sig=hush"],
+        ["--store", "DefaultEndpointsProtocol=https;AccountName=a;AccountKey=hush;EndpointSuffix=core.windows.net"],
+        ["--store", ".", "--manifest", "https://account.blob.core.windows.net/q?sv=2026&sig=hush"],
+        ["--store", ".", "--manifest", "https://bucket/q?X-Amz-Date=20260101&X-Amz-Signature=hush&x=1"],
+        ["--store", ".", "--prefix", "/q?sv=2026&x-amz-security-token=hush"],
+        ["--store", ".", "--log-format", "https://bucket/q?a=1&password=hush"],
     ],
     ids=ascii,
 )
@@ -287,6 +296,26 @@ def test_should_say_in_one_line_that_an_endpoint_is_none(endpoint: str) -> None:
     assert ran.code == 2
     assert ran.err.count("\n") == 1
     assert ran.err.startswith("error: the store option endpoint is not an endpoint")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("AWS_ACCESS_KEY_ID", "AKIA-hidden\n"),
+        ("AWS_SESSION_TOKEN", "hush\n"),
+        ("AWS_REGION", "eu-north-1\n"),
+        ("AWS_METADATA_ENDPOINT", "://hush"),
+    ],
+)
+def test_should_say_in_one_line_that_a_variable_cannot_be_what_it_is_for(variable: str, value: str) -> None:
+    """A file's last newline, say: at each request the library would panic, and the command would try for a minute."""
+    env = {"AWS_ACCESS_KEY_ID": "AKIA-hidden", "AWS_SECRET_ACCESS_KEY": "hush"}
+    with Program("status", "--store", "s3://bucket/q", environment={**env, variable: value}) as running:
+        ran = running.finish()
+    assert ran.code == 2
+    assert ran.err.count("\n") == 1
+    assert ran.err.startswith(f"error: the environment variable {variable} ")
+    assert "hush" not in ran.err
 
 
 def test_should_say_so_when_a_value_is_nested_too_deeply(buffer: InProcess, tmp_path: Path) -> None:

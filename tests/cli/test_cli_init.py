@@ -160,6 +160,15 @@ def test_should_not_ask_without_a_terminal_and_keep_keys_out_of_the_file(
     assert written["store_options"]["client_options"] == {"allow_http": True}
 
 
+def test_should_write_no_file_with_a_key_in_an_address(buffer_delta: InProcess, tmp_path: Path) -> None:
+    file = tmp_path / "buffer.toml"
+    endpoint = ("--store-option", "endpoint=http://user:hunter2@127.0.0.1:9")
+    ran = buffer_delta("init", "--store", "s3://b/q", *endpoint, "--table", "t", "--output", file, "--no-check")
+    assert (ran.code, file.exists()) == (2, False)
+    assert "the store option endpoint is not an endpoint" in ran.err
+    assert "hunter2" not in ran.out + ran.err
+
+
 def test_should_write_any_character_as_toml() -> None:
     strange = 'a"b\\c\n\x7f\u2028[loader]'
     settings = {"store": strange, "store_options": {"a b": [1, True]}, "table": strange, "format": {"type": "raw"}}

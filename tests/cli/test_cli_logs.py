@@ -26,6 +26,16 @@ def test_should_report_an_error_as_one_json_line(tmp_path: Path, capfd: pytest.C
     assert "Traceback" in json.loads(debugged.err.splitlines()[-1])["traceback"]
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_should_not_log_a_key_that_somebody_repeats(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.Logger("buffer.test")
+    logger.addHandler(StderrHandler(Session(log_format=log_format)))  # type: ignore[arg-type]
+    logger.warning("the range failed: HEAD https://AKIA-hidden:hush@host/q, https://a.host/q?sv=2026&sig=hush&x=1, 403")
+    said = capsys.readouterr().err
+    assert "https://a.host/q?sv=2026&sig=…&x=1, 403" in said
+    assert "hush" not in said
+
+
 def test_should_keep_hostile_text_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     session = Session(log_format="json")
     logger = logging.Logger("buffer.test")

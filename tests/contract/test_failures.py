@@ -220,6 +220,33 @@ def test_should_not_show_secrets_that_a_server_repeats() -> None:
     assert "hush" not in text
 
 
+def test_should_not_take_it_for_an_answer_that_nothing_has_changed_where_nobody_asked() -> None:
+    with ScriptedServer(_answers((304, {}, b""))) as server:
+        store = _s3(server)
+        with pytest.raises(StorageError, match="answered 304") as raised:
+            store.get("a")
+        assert raised.value.retryable
+        assert store.get_if_changed("a", '"1"') is None
+
+
+def test_should_not_show_the_beginning_of_a_secret_that_is_longer_than_a_message() -> None:
+    token = "hush" * 500
+    with ScriptedServer(_answers(_error(400, "InvalidRequest", f"no such token: {token}, sorry"))) as server:
+        store = open_store(
+            "s3://bucket/x",
+            endpoint=server.endpoint,
+            region="us-east-1",
+            access_key_id="AKIA-hidden",
+            secret_access_key="hush-hush",
+            token=token,
+            client_options={"allow_http": True},
+            retry_config=ONCE,
+        )
+        with pytest.raises(StorageError, match="no such token: …, sorry") as raised:
+            store.get("a")
+    assert "hush" not in str(raised.value)
+
+
 def test_should_not_be_misled_by_a_location_that_looks_like_an_answer() -> None:
     with ScriptedServer(_answers(_error(500))) as server:
         location = "status: 403, <Code>NoSuchBucket<"

@@ -270,6 +270,51 @@ def test_should_take_every_usual_endpoint(endpoint: str) -> None:
     assert isinstance(store, CloudStore)
 
 
+@pytest.mark.parametrize(
+    ("url", "option"),
+    [
+        ("s3://bucket/q", "access_key_id"),
+        ("s3://bucket/q", "aws_session_token"),
+        ("az://container/q", "account_name"),
+        ("az://container/q", "bearer_token"),
+        ("az://container/q", "tenant_id"),
+    ],
+)
+def test_should_name_a_key_that_cannot_be_sent(url: str, option: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"the store option {option} has a space, a line's end") as raised:
+        open_store(url, **{option: "hush\n"})
+    assert "hush" not in str(raised.value)
+
+
+def test_should_leave_a_variable_alone_that_an_option_stands_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hush\n")
+    open_store("s3://bucket/q", **KEYS)
+    with pytest.raises(InvalidConfig, match="the environment variable AWS_ACCESS_KEY_ID has"):
+        open_store("s3://bucket/q", region="x")
+
+
+@pytest.mark.parametrize("variable", ["GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"])
+def test_should_not_show_a_key_that_stands_where_its_file_belongs(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    key = '{"type": "service_account",\n "private_key": "hush-hush-hush"}'
+    monkeypatch.setenv(variable, key.replace("\n", ""))
+    with pytest.raises(InvalidConfig, match="cannot be opened") as raised:
+        open_store("gs://bucket/q")
+    assert "hush" not in str(raised.value)
+    with pytest.raises(InvalidConfig, match="cannot be opened") as raised:
+        open_store("gs://bucket/q", service_account=key)
+    assert "hush" not in str(raised.value)
+    monkeypatch.setenv(variable, "/no/such/folder/of/keys.json")
+    with pytest.raises(InvalidConfig, match=r"/no/such/folder/of/keys\.json"):
+        open_store("gs://bucket/q")
+
+
+def test_should_refuse_a_number_that_cannot_be_one() -> None:
+    with pytest.raises(InvalidConfig, match="cannot be opened"):
+        open_store("s3://bucket/q", region="x", retry_config={"max_retries": -1})
+
+
 def test_should_make_an_error_of_a_native_panic(monkeypatch: pytest.MonkeyPatch) -> None:
     """A panic comes as something outside Exception, which ends threads and programs."""
 

@@ -248,8 +248,12 @@ def test_should_bound_a_cycle_and_take_the_oldest_first(memory: Store, monkeypat
 # The thread
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(StorageError("503", retryable=True), "could not look"), (ValueError("of somebody's own store"), "unforeseen")],
+)
 def test_should_collect_on_its_thread_and_survive_a_failing_store(
-    memory: Store, caplog: pytest.LogCaptureFixture
+    memory: Store, caplog: pytest.LogCaptureFixture, error: Exception, said: str
 ) -> None:
     orphan = put_batch(memory, 2 * DAY_MS)
     empty_manifest(memory)
@@ -257,12 +261,12 @@ def test_should_collect_on_its_thread_and_survive_a_failing_store(
 
     def fail_twice(operation: str, location: str) -> None:
         if operation == "list" and next(failures, False):
-            raise StorageError("503", retryable=True)
+            raise error
 
     with caplog.at_level(logging.WARNING), collector(Tapped(memory, fail_twice), gc_interval_s=0.005) as subject:
         subject.start()
         wait_until(lambda: orphan not in locations(memory))
-    assert "could not look" in caplog.text
+    assert said in caplog.text
     assert not subject.running
 
 

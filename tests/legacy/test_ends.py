@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from buffer.produce.durability import Durable, WriteHandle
 from buffer.produce.intake import Call, Intake
 from buffer.store import Store, open_store
 from buffer.testing.faulty import Fault, FaultyStore
+from tests.interrupted import raising_at
 from tests.legacy.legacy_support import pair
 from tests.nets import HANGS_S
 
@@ -145,6 +147,64 @@ def test_should_close_when_a_signal_handler_does_it_in_the_middle_of_a_call(
     assert isinstance(source.ingest([pair("a")]).result(), Durable)
     with pytest.raises(Closed):
         source.ingest([pair("b")])
+
+
+def _ingested(store: Store) -> list[KeyValueEntry]:
+    with Collector(CollectorConfig(store=store)) as collector:
+        found: list[KeyValueEntry] = []
+        while (batch := collector.next_batch()) is not None:
+            found += batch.entries
+            collector.ack(batch)
+        return found
+
+
+@pytest.mark.parametrize("flush_size_bytes", [1, 1 << 20])
+def test_should_keep_a_call_whole_that_a_handler_ends_at_any_moment(flush_size_bytes: int) -> None:
+    """It is in its batch or it is not, and `close` flushes the others: Ctrl-C in the middle of a call lost them."""
+    moment, ended = 0, False
+    while not ended:
+        moment += 1
+        store = open_store("memory://")
+        source = ingestor(store, flush_interval_ms=NEVER_MS, flush_size_bytes=flush_size_bytes)
+        source.ingest([pair("a")])
+        call = lambda source=source: source.ingest([pair("b"), pair("c")])  # noqa: E731
+        ended = not raising_at(moment, call, within="buffer")
+        last = source.ingest([pair("d")])
+        source.close()
+        assert isinstance(last.result(), Durable), moment
+        found = _ingested(store)
+        assert found in ([pair(x) for x in "abcd"], [pair(x) for x in "ad"]), moment
+
+
+def test_should_refuse_a_call_by_a_handler_in_the_middle_of_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ingestor(store, flush_interval_ms=NEVER_MS)
+    offer = Intake.offer
+
+    def interrupted(intake: Intake, call: Call) -> WriteHandle | None:
+        with pytest.raises(InvalidInput, match="in the middle of a call of the same Ingestor"):
+            source.ingest([pair("handler")])
+        return offer(intake, call)
+
+    monkeypatch.setattr(Intake, "offer", interrupted)
+    source.ingest([pair("a")])
+    source.close()
+    assert _ingested(store) == [pair("a")]
+
+
+@pytest.mark.parametrize("make", [lambda s: Collector(CollectorConfig(store=s)), ingestor], ids=["take", "put"])
+def test_should_close_from_a_handler_in_the_middle_of_closing(
+    store: Store, make: Callable[[Store], Collector | Ingestor]
+) -> None:
+    """An event and a thread that is joined have locks, which the handler's own thread may hold at that moment."""
+    moment, ended = 0, False
+    while not ended:
+        moment += 1
+        end = make(store)
+        ended = not raising_at(moment, lambda end=end: end.close(), act=end.close)
+        assert not end._thread.is_alive(), moment
+    assert moment > 1
 
 
 def test_should_not_hide_the_error_that_ended_the_block(store: Store) -> None:

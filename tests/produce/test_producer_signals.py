@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from buffer.config import ProducerConfig
-from buffer.errors import Closed, IdempotencyConflict, StoreUnusable
+from buffer.errors import Closed, IdempotencyConflict, InvalidInput, StoreUnusable
 from buffer.produce.durability import Durable, WriteHandle
 from buffer.produce.intake import Intake
 from buffer.produce.producer import Producer
@@ -267,3 +267,73 @@ def test_should_let_others_in_after_a_handler_has_ended_the_first_one_in_line(me
     producer.produce([b"z" * 70])
     producer.close()
     assert entries_of(memory) == [b"x" * 70, b"z" * 70]
+
+
+@pytest.mark.parametrize("client_id", [None, "a"])
+@pytest.mark.parametrize("flush_size_bytes", [1, 1 << 20])
+def test_should_keep_every_call_once_if_a_handler_produces_at_any_moment(
+    client_id: str | None, flush_size_bytes: int
+) -> None:
+    """In the middle of a call it is refused: a batch that was just being sealed would get into the queue twice."""
+    moment, ended, refused = 0, False, 0
+    while not ended:
+        moment += 1
+        store = open_store("memory://")
+        config = ProducerConfig(store=store, flush_size_bytes=flush_size_bytes, flush_interval_ms=NEVER_MS)
+        producer = Producer(config, client_id=client_id)
+        accepted = [b"0"]
+
+        def handler(producer: Producer = producer, accepted: list[bytes] = accepted) -> None:
+            nonlocal refused
+            try:
+                producer.produce([b"handler"])
+                accepted.append(b"handler")
+            except InvalidInput:
+                refused += 1
+
+        producer.produce([b"0"])
+        call = lambda producer=producer: producer.produce([b"1"])  # noqa: E731
+        ended = not raising_at(moment, call, within="buffer", act=handler)
+        producer.produce([b"2"])
+        producer.close()
+        assert sorted(entries_of(store)) == sorted([*accepted, b"1", b"2"]), moment
+    assert refused
+
+
+def test_should_refuse_a_handler_that_produces_while_its_own_thread_waits_for_room(memory: Store) -> None:
+    """It would stand in line behind the call that it has interrupted, for ever."""
+    producer = make_producer(memory, max_buffered_bytes=100)
+    lock = producer._engine._lock
+    refused: list[InvalidInput] = []
+
+    def handler() -> None:
+        with pytest.raises(InvalidInput, match="in the middle of a call of the same producer") as raised:
+            producer.produce([b"z"])
+        refused.append(raised.value)
+
+    class Line(deque[threading.Condition]):
+        def append(self, turn: threading.Condition) -> None:
+            super().append(turn)
+            real = turn.wait
+
+            def wait() -> bool:
+                turn.wait = real  # type: ignore[method-assign]
+                if refused:
+                    return real()
+                state = lock._release_save()  # type: ignore[attr-defined]  # as `Condition.wait` does
+                try:
+                    signal.raise_signal(signal.SIGUSR1)
+                finally:
+                    lock._acquire_restore(state)  # type: ignore[attr-defined]
+                return True
+
+            turn.wait = wait  # type: ignore[method-assign, assignment]
+
+    producer._engine._turns = Line()
+    with handling(handler):
+        producer.produce([b"x" * 70])
+        producer.produce([b"y" * 70])
+    assert len(refused) == 1
+    producer.produce([b"z"])
+    producer.close()
+    assert entries_of(memory) == [b"x" * 70, b"y" * 70, b"z"]

@@ -26,6 +26,7 @@ from buffer_delta.serve.masking import mask
         ("a value that was cut: 'O'Brien, secr…", "a value that was cut: '…'"),
         ('got: {"name": "secret"}', "got: …"),
         ("row = [1, secret]", "row = …"),
+        ("403: HEAD https://a.host/c?timeout=90&sig=secret&x=1", "403: HEAD https://a.host/c?timeout=90&sig=…&x=1"),
     ],
 )
 def test_should_show_nothing_of_a_record(said: str, shown: str) -> None:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from buffer.cli.printing import echo, one_line, printable_json
+from buffer.urls import masked
 
 LogFormat = Literal["text", "json"]
 
@@ -45,14 +46,13 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is None:  # closed; click would print to stdout
             return
+        message = masked(record.getMessage())  # it may repeat what Spark or a server said
         if self._shown.log_format == "text":
-            echo(f"{record.levelname.lower()}: {one_line(record.getMessage())}", err=True)
+            echo(f"{record.levelname.lower()}: {one_line(message)}", err=True)
         else:
             event = {"event": record.event} if hasattr(record, "event") else {}
             facts = {**getattr(record, "facts", {}), **event}
-            write_json(
-                record.levelname.lower(), record.getMessage(), logger=record.name, at_s=record.created, facts=facts
-            )
+            write_json(record.levelname.lower(), message, logger=record.name, at_s=record.created, facts=facts)
 
 
 def write_json(level: str, message: str, *, logger: str, at_s: float, facts: Mapping[str, Any]) -> None:

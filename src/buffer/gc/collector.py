@@ -374,6 +374,9 @@ class Collector:
             except BufferQueueError as error:
                 log.warning("the collector could not look, trying again in %g s: %s", self.config.gc_interval_s, error)
                 continue
+            except Exception:  # of somebody else's store, say: a thread that ends here would let everything pile up
+                log.exception("the collector failed unforeseen, trying again in %g s", self.config.gc_interval_s)
+                continue
             if report.refusal is Refusal.FENCED:
                 return
 

@@ -26,6 +26,7 @@ from buffer.legacy.claims import Claims, CollectedBatch
 from buffer.legacy.config import CollectorConfig
 from buffer.legacy.manifests import BEATS_PER_TIMEOUT
 from buffer.legacy.parked import Unreadable
+from buffer.stopping import StopFlag, join_once
 from buffer.store.open import open_store
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,10 @@ class Collector:
         store = open_store(config.store, **config.store_options)
         self._claims = Claims(store, config, clock or SystemClock())
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._stop = (
+            StopFlag()
+        )  # a signal handler may call `close`, and a destructor sets it, in the middle of anything
+        self._closing: set[int] = set()
         interval_s = config.heartbeat_timeout_ms / BEATS_PER_TIMEOUT / 1000
         # The thread does not know the Collector, so a dropped one is noticed although it runs.
         self._thread = threading.Thread(
@@ -95,7 +99,7 @@ class Collector:
     def close(self) -> None:
         """End the heartbeat. What is not acked goes stale. Calling it again does nothing."""
         self._stop.set()
-        self._thread.join()
+        join_once(self._thread, self._closing)
 
     def _check_open(self) -> None:
         if self._stop.is_set():
@@ -111,7 +115,7 @@ class Collector:
         return f"Collector(manifest_path={self.config.manifest_path!r})"
 
 
-def _beat_until(stop: threading.Event, interval_s: float, claims: Claims) -> None:
+def _beat_until(stop: StopFlag, interval_s: float, claims: Claims) -> None:
     while not stop.wait(interval_s):
         try:
             lost = claims.beat()

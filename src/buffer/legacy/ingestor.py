@@ -48,7 +48,7 @@ from buffer.legacy.format import (
 )
 from buffer.produce.durability import DurabilityWatcher, Durable, Settled
 from buffer.produce.intake import Intake, PendingBatch, check_call
-from buffer.stopping import close_after
+from buffer.stopping import close_after, join_once
 from buffer.store.base import CanHead, CanPut, CanSwap, Won
 from buffer.store.open import open_store
 
@@ -185,12 +185,11 @@ class Ingestor:
         self._max_batch_bytes = limits.max_batch_bytes
         self._intake = Intake(limits, self._clock)
         self._flusher = Flusher(open_store(config.store, **config.store_options), config, self._clock)
-        self._encoded: dict[DurabilityWatcher, list[bytes]] = {}
-        """The pairs of each batch that is not settled, by the watcher of the batch."""
         self._failed: BufferQueueError | None = None
         """The first failure that no `close` has reported."""
         self._changed = threading.Condition()
         self._closed = False
+        self._closing: set[int] = set()
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="buffer-legacy-ingestor", daemon=True)
         self._thread.start()
@@ -210,6 +209,11 @@ class Ingestor:
         call = check_call(encoded, b"", self._max_batch_bytes)
         if os.getpid() != self._pid:
             raise Closed(f"this Ingestor was made in process {self._pid}: make one after the fork")
+        if self._is_mine():
+            raise InvalidInput(
+                "ingest was called by a signal handler, or a destructor, in the middle of a call of the same Ingestor: "
+                "set a flag there, and ingest when that call has returned"
+            )
         try:
             with self._changed:
                 while True:
@@ -218,12 +222,11 @@ class Ingestor:
                     handle = self._intake.offer(call)
                     self._changed.notify_all()
                     if handle is not None:
-                        self._encoded.setdefault(handle.watcher, []).extend(encoded)
                         return handle.watcher
                     self._changed.wait()
         finally:
             if self._closed:  # by a signal handler in the middle of this call, perhaps: see `close`
-                self._thread.join()
+                join_once(self._thread, self._closing)
 
     def close(self) -> None:
         """Accept no more, flush, and end the thread. Raises the first failure that no `close` has reported.
@@ -233,27 +236,29 @@ class Ingestor:
         """
         if os.getpid() != self._pid:
             return
-        is_mine = bool(self._changed._is_owned())  # type: ignore[attr-defined]  # then the thread waits for this one
+        is_mine = self._is_mine()  # then the thread waits for this one
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if is_mine:
+        if is_mine or not join_once(self._thread, self._closing):
             return
-        self._thread.join()
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
 
+    def _is_mine(self) -> bool:
+        """Whether this thread holds the lock: then this has interrupted a call of it."""
+        return bool(self._changed._is_owned())  # type: ignore[attr-defined]
+
     def _run(self) -> None:
         while batches := self._next_batches():
             try:
-                settled = self._flusher.flush([join_entries(self._encoded[batch.watcher]) for batch in batches])
+                settled = self._flusher.flush([join_entries(batch.entries()) for batch in batches])
             except BaseException as error:  # noqa: BLE001 - a panic in a native library, too: the watchers must learn of it
                 settled = [_unforeseen(error)] * len(batches)
             with self._changed:
                 for batch, outcome in zip(batches, settled, strict=True):
                     self._intake.release(batch)
-                    del self._encoded[batch.watcher]
                     if not isinstance(outcome, Durable):
                         self._failed = self._failed or outcome
                     batch.watcher.settle(outcome)

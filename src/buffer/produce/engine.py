@@ -16,7 +16,7 @@ before they return. So a `flush` or `close` that finds the lock held by its own 
 itself. It is noted, and done by the interrupted call as soon as that lets go of the lock, before anything else of
 that thread: also if the handler raises, so `close(); sys.exit()` in a handler leaves with everything flushed. What
 could not be flushed is not raised there, for the interrupted call would seem to have failed: it is logged, and the
-next `flush` or `close` reports it.
+next `flush` or `close` reports it. A `produce` there is refused: it has a handle to return.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from contextlib import suppress
 
 from buffer.clock import Clock
 from buffer.config import ProducerConfig
-from buffer.errors import BufferQueueError, Closed, ProducerStopped
+from buffer.errors import BufferQueueError, Closed, InvalidInput, ProducerStopped
 from buffer.marks import CLIENT_SEQ_MAX
 from buffer.produce.append import Committer
 from buffer.produce.at_exit import watch
@@ -84,6 +84,8 @@ class ProducerEngine:
     def _make_locks(self) -> None:
         self._lock = threading.RLock()
         """Never taken twice by one thread; it is one of this kind because it can tell that a thread holds it."""
+        self._is_owned: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # as Condition asks it
+        """Whether this thread holds the lock: then this is a signal handler: it must not wait, nor touch the intake."""
         self._deferred: deque[Callable[[], object]] = deque()
         """What a signal handler asked for while its own thread held the lock."""
         self._closing: set[int] = set()
@@ -94,6 +96,8 @@ class ProducerEngine:
         """The appender should look again."""
         self._turns: deque[threading.Condition] = deque()
         """Threads that wait for room. Only the first is tried: small calls must not starve a large one."""
+        self._in_line: set[int] = set()
+        """Which ones they are."""
         self._waiting_tasks: dict[asyncio.Future[None], Callable[[], None]] = {}
         """What wakes the asyncio tasks that wait for room."""
 
@@ -117,6 +121,8 @@ class ProducerEngine:
         self.depth.check()
 
     def accept(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
+        if self._is_owned():
+            raise self._interrupting()
         try:
             with self._lock:
                 handle = None if self._turns else self._offer(call, metadata, client_seq)
@@ -127,8 +133,11 @@ class ProducerEngine:
         return handle if self.client is None or not self._is_earlier(handle) else self._looked_at(handle)
 
     def _accept_in_turn(self, call: Call, metadata: bytes, client_seq: int | range | None) -> WriteHandle:
-        turn = threading.Condition(self._lock)
+        turn, me = threading.Condition(self._lock), threading.get_ident()
+        if me in self._in_line:  # its handler would wait behind it, and it for its handler
+            raise self._interrupting()
         try:
+            self._in_line.add(me)
             self._turns.append(turn)  # in here: one that stays there would keep all others waiting for ever
             while True:
                 first_or_closed = self._turns[0] is turn or self._refuses
@@ -137,12 +146,15 @@ class ProducerEngine:
                     return handle
                 turn.wait()
         finally:
+            self._in_line.discard(me)
             with suppress(ValueError):  # interrupted before it was there
                 self._turns.remove(turn)
             self._tell_there_is_room()
 
     async def accept_async(self, call: Call, metadata: bytes, client_seq: int | range | None = None) -> WriteHandle:
         """Tasks do not stand in line: a loop that stopped running would hold up everyone behind it."""
+        if self._is_owned():
+            raise self._interrupting()
         while True:
             try:
                 with self._lock:  # held for moments only, so it does not stall the loop
@@ -238,8 +250,13 @@ class ProducerEngine:
         return handle
 
     def _is_mine(self) -> bool:
-        """Whether this thread holds the lock: then this is a signal handler, and must not wait."""
-        return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # as threading.Condition asks it
+        return self._is_owned()
+
+    def _interrupting(self) -> InvalidInput:
+        return InvalidInput(
+            "produce was called by a signal handler, or a destructor, in the middle of a call of the same producer: "
+            "what is half done there would get into the queue twice. Set a flag, and produce when the call has returned"
+        )
 
     def _do_deferred(self) -> None:
         """What a signal handler could not do: called by each call that held the lock, after letting go of it."""

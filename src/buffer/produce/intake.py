@@ -193,6 +193,10 @@ class PendingBatch:
             self.last_seq = last_seq
         return WriteHandle(self.watcher, now_ms, client_seq)
 
+    def entries(self) -> list[bytes]:
+        """As they came, of a batch of lists that was not encoded."""
+        return [entry for part in self._parts if isinstance(part, list) for entry in part]
+
     def encode(self, compression: str, client_id: str | None = None) -> memoryview:
         """The object's bytes. The entries are let go: from here on there is one copy of them, encoded.
 

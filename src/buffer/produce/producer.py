@@ -10,7 +10,8 @@ must wait) and `Committer` (upload, append).
 - Threads: every method of a `Producer` may be called from many threads at once. Entries of one thread stay in
   the order of its calls; the queue has them in the order in which the calls were accepted.
 - Signals: a handler may call `flush` and `close`. If it has interrupted a call of the same producer, they return at
-  once and are done as soon as that call goes on, before it returns or raises; see `engine.py`.
+  once and are done as soon as that call goes on, before it returns or raises; see `engine.py`. A `produce` that
+  interrupts a call raises InvalidInput: set a flag, and produce when that has returned.
 - Fork: a producer belongs to the process that made it. In a child its calls raise `Closed` and its unsettled
   handles fail; `close()` there does nothing. Make a new producer after the fork.
 - Exit without `close()`: the threads are daemons and hold nothing up. What no handle said durable may be lost.

@@ -1,4 +1,4 @@
-"""Endpoints that obstore would choke on: it panics, with a native traceback, at the first request. Pure.
+"""Endpoints, regions and keys that obstore would choke on: it panics, with a native traceback, at each request. Pure.
 
 The value is never repeated: it may hold a key, or be one that stands under the wrong name.
 """
@@ -19,24 +19,49 @@ _REGION = re.compile(r"[A-Za-z0-9._-]{1,32}")
 _FROM_ENVIRONMENT = {
     "s3": ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
     "az": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
-    "abfss": ("AZURE_ENDPOINT", "AZURE_STORAGE_ENDPOINT"),
 }
+_OTHERS_FROM_ENVIRONMENT = {
+    "s3": ("AWS_METADATA_ENDPOINT", "AWS_ENDPOINT_URL_STS"),
+    "az": ("AZURE_AUTHORITY_HOST", "AZURE_STORAGE_AUTHORITY_HOST", "AZURE_MSI_ENDPOINT", "IDENTITY_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+}
+"""Of servers besides the store's own."""
+_WORDS = {
+    "s3": (
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_TOKEN"),
+        *("AWS_REGION", "AWS_DEFAULT_REGION"),
+    ),
+    "az": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_TOKEN", "AZURE_TENANT_ID", "AZURE_STORAGE_TENANT_ID"),
+}
+"""What goes into a header or a URL as it is."""
+_WORD_ENDS = ("access_key_id", "secret_access_key", "token", "region", "account_name", "tenant_id")
+_NO_WORD = re.compile(r"[\x00-\x20\x7f]")
 
 
 def check_endpoints(kind: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
-    """Raise InvalidConfig, naming the option or the variable, if an endpoint or a region cannot be one."""
+    """Raise InvalidConfig, naming the option or the variable, if an endpoint, a region or a key cannot be one."""
     for name, value in options.items():
         lowered = str(name).lower()
         if not isinstance(value, str):
             continue
-        if ("endpoint" in lowered or lowered.endswith("base_url")) and not is_endpoint(value):
+        if ("endpoint" in lowered or lowered.endswith(("base_url", "authority_host"))) and not is_endpoint(value):
             raise _refuse(f"the store option {name}")
+        if lowered.endswith(_WORD_ENDS) and _NO_WORD.search(value):
+            raise _no_word(f"the store option {name}")
         if lowered.endswith("region") and not _REGION.fullmatch(value):
             raise InvalidConfig(f"the store option {name} is not the name of a region", key="store_options")
     given = any("endpoint" in str(name).lower() for name in options)
-    for name in _named(kind, environment):
-        if not given and not is_endpoint(environment[name]):
+    for name in [
+        *(() if given else _named(_FROM_ENVIRONMENT, kind, environment)),
+        *_named(_OTHERS_FROM_ENVIRONMENT, kind, environment),
+    ]:
+        if not is_endpoint(environment[name]):
             raise _refuse(f"the environment variable {name}")
+    for name in _named(_WORDS, kind, environment):
+        end = next(end for end in _WORD_ENDS if name.lower().endswith(end))
+        overridden = any(str(option).lower().endswith(end) for option in options)
+        if not overridden and _NO_WORD.search(environment[name]):
+            raise _no_word(f"the environment variable {name}")
 
 
 def is_endpoint(value: str) -> bool:
@@ -58,10 +83,18 @@ def is_endpoint(value: str) -> bool:
     return host.startswith("[") or all(0 < len(label) < 64 for label in labels)
 
 
-def _named(kind: str, environment: Mapping[str, str]) -> Iterator[str]:
-    """The variables, in either case, that obstore takes an endpoint of this kind of store from."""
-    wanted = _FROM_ENVIRONMENT.get(kind, ())
+def _named(known: Mapping[str, tuple[str, ...]], kind: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The variables, in either case, that obstore takes such a value of this kind of store from."""
+    wanted = known.get("az" if kind == "abfss" else kind, ())
     return (name for name in environment if name.upper() in wanted)
+
+
+def _no_word(what: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{what} has a space, a line's end or a control character in it, which no key, token, region or account has: "
+        "take it out (a file's last newline, say)",
+        key="store_options",
+    )
 
 
 def _refuse(what: str) -> InvalidConfig:

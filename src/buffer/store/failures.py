@@ -31,7 +31,7 @@ _RETRIES = re.compile(r"^[ \t]+retries: (\d+),$", re.MULTILINE)
 _HTTP_KIND = re.compile(r"^[ \t]+kind: (Timeout|Connect|Interrupted|Request|Decode|Unknown),$", re.MULTILINE)
 _SYSTEM_MESSAGE = re.compile(r'^[ \t]+(?:message|error): "([^"]{1,200})",$|"(dns error)"', re.MULTILINE)
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>|\(code: (\w{1,64})\)")
-_MESSAGE = re.compile(r"<Message>([^<]{1,300})")
+_MESSAGE = re.compile(r"<Message>([^<]{1,8000})")
 _HOST = re.compile(r"Error performing [A-Z]+ (https?://[^/\s?#@]+)[/\s]")
 _CREDENTIALS = re.compile(  # where obstore looks for keys when it was given none: the machine's metadata service
     r"Error performing [A-Z]+ https?://[^/\s]+/(latest/(api/token|meta-data)|computeMetadata|metadata/identity)"
@@ -40,7 +40,11 @@ _QUERY = re.compile(r"\?\S*")
 
 _PUBLIC_OPTIONS = frozenset({"endpoint", "region", "default_region", "bucket", "account_name", "container_name"})
 _SECRET_MIN = 4  # shorter values are flags and numbers, and replacing them would garble the text
-_REASON_MAX = 300
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+_PUBLIC_VARIABLES = re.compile(r"(?i).*(ENDPOINT(_\w+)?|REGION|ACCOUNT_NAME|CONTAINER_NAME|BUCKET(_NAME)?|PROFILE)")
+_FILE_VARIABLES = re.compile(r"(?i).*(FILE|PATH|CREDENTIALS|SERVICE_ACCOUNT)")
+_VARIABLE_SECRET_MIN = 16  # no key or token is shorter, and most of what else stands there is
+_REASON_MAX = 400  # characters; cut behind `redact`, which would not know a key by its beginning
 _UNSUPPORTED = "the server does not support this request; a queue needs conditional writes"
 
 
@@ -116,7 +120,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """What happened, for a message. Pass it through `redact` before showing it."""
+        """What happened, for a message, at any length. Pass it through `redact` before showing it."""
         again = f" (after {self.retries} retries)" if self.retries else ""
         if self.status is not None:
             message = _MESSAGE.search(self._summary)
@@ -127,16 +131,18 @@ class Failure:
             system = _SYSTEM_MESSAGE.search(self._debug)
             parts = [kind and kind[1].lower(), system and (system[1] or system[2])]
             return f"no answer from {self._host}: " + ", ".join(part for part in parts if part) + again
-        line = _QUERY.sub("", self._summary.partition("\n")[0])
-        return line[:_REASON_MAX] + again
+        return _QUERY.sub("", self._summary) + again
 
 
-def redact(text: str, options: Mapping[str, Any]) -> str:
-    """The text without the value of any option that could be a secret, as it is or as somebody quoted it."""
-    for secret in sorted(_secrets(options), key=len, reverse=True):
+def redact(text: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """The first line of a text, without any value that could be a secret, as it is or as somebody quoted it: of the
+    options, and of the variables that obstore reads."""
+    secrets = {*_secrets(options), *_secrets_of_variables(environment)}
+    for secret in sorted(secrets, key=len, reverse=True):
         for spelled in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote_plus(secret)):
             text = text.replace(spelled, "…")
-    return text
+    line = text.partition("\n")[0]
+    return line if len(line) <= _REASON_MAX else line[:_REASON_MAX] + "…"
 
 
 def _secrets(value: Any, name: str = "") -> Iterator[str]:
@@ -151,3 +157,11 @@ def _secrets(value: Any, name: str = "") -> Iterator[str]:
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if len(text) >= _SECRET_MIN:
             yield text
+
+
+def _secrets_of_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """A key itself may stand where the name of its file belongs."""
+    for name, value in environment.items():
+        is_public = _PUBLIC_VARIABLES.fullmatch(name) or (_FILE_VARIABLES.fullmatch(name) and value.startswith("/"))
+        if name.upper().startswith(_VARIABLES) and len(value) >= _VARIABLE_SECRET_MIN and not is_public:
+            yield value

@@ -197,7 +197,9 @@ class CloudStore:
                 raise too_large(location, self._url, found.meta["size"], max_bytes)
             data = _native(found.bytes).to_bytes()
             return Object(data, self._version(found.meta, location))
-        except obs_errors.NotModifiedError:
+        except obs_errors.NotModifiedError as error:
+            if unless is None:  # a server, or a cache in front of it, that answers what nobody asked
+                self._raise(error, "read", location)
             return None
         except _OBSTORE_ERRORS as error:
             self._raise(error, "read", location)
@@ -321,8 +323,8 @@ class CloudStore:
             if self._kind == "az":
                 return AzureStore(self._bucket, **options)
             return AzureStore.from_url(f"abfss://{self._bucket}/", **options)
-        except (*_OBSTORE_ERRORS, ValueError, TypeError) as error:
-            reason = redact(str(error), self._options).partition("\n")[0]
+        except (*_OBSTORE_ERRORS, ValueError, TypeError, OverflowError) as error:
+            reason = redact(str(error), self._options, os.environ)
             raise InvalidConfig(
                 f"{self._url} cannot be opened with the options "
                 f"{', '.join(sorted(self._options)) or '(none)'}: {reason}",
@@ -340,7 +342,7 @@ class CloudStore:
     def _explain(self, failure: Failure, action: str, location: str) -> BufferQueueError:
         facts: dict[str, Any] = {"location": location, "url": self._url, "retryable": False}
         if failure.is_bad_location:
-            reason = redact(failure.reason, self._options)
+            reason = redact(failure.reason, self._options, os.environ)
             return InvalidInput(f"the location {location!r} is not allowed in {self._url}: {reason}")
         if failure.is_missing_bucket or (failure.is_not_found and action == "write"):
             # A write finds no object missing: it is the bucket, also where the server does not say so.
@@ -352,7 +354,7 @@ class CloudStore:
             )
         if failure.is_not_found:
             return ObjectNotFound(f"there is no object {location!r} in {self._url}", **facts)
-        text = f"cannot {action} {location!r} in {self._url}: {redact(failure.reason, self._options)}"
+        text = f"cannot {action} {location!r} in {self._url}: {redact(failure.reason, self._options, os.environ)}"
         if failure.hint:
             return (Unsupported if failure.is_unsupported else StoreUnusable)(f"{text}; {failure.hint}", **facts)
         if failure.is_denied:

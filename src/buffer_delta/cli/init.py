@@ -17,6 +17,7 @@ from buffer.consume.fetch import FetchHandle
 from buffer.errors import BufferQueueError, InvalidInput, ObjectNotFound
 from buffer.inspect.human import plural
 from buffer.inspect.status import read_manifest
+from buffer.store.endpoints import check_endpoints
 from buffer.store.open import open_store
 from buffer_delta.cli.check import findings, show
 from buffer_delta.cli.guess import Sample, guess_format, sample
@@ -132,6 +133,7 @@ def _format(found: Sample, name: str | None, schema: str | None, sets: dict[str,
 
 def _public(store_options: dict[str, Any], table_options: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in store_options.items() if key in PUBLIC_STORE_OPTIONS}
+    check_endpoints("", kept, {})  # a key in an address is refused when the store is opened; the file comes before
     left = sorted({*store_options} - {*kept}) + sorted(table_options)
     if isinstance(client := kept.get("client_options"), dict):
         kept["client_options"] = {key: value for key, value in client.items() if key not in PRIVATE_CLIENT_OPTIONS}

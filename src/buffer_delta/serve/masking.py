@@ -2,7 +2,7 @@
 
 Everything from the first quote to the last goes, and what follows where a value is told without quotes: a number is.
 The rest of a message (its class, the constraint, the position) stays. The names of tables, stores and clients are no
-part of a record. Pure.
+part of a record. A key in a URL goes, too, which a file system may repeat. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from buffer.ledger.entries import Entries
 from buffer.ledger.plan import Ledger
+from buffer.urls import masked as without_keys
 from buffer_delta.serve.facts import ERROR_CHARS_MAX
 from buffer_delta.serve.status import Status
 
@@ -43,14 +44,14 @@ def mask(text: str) -> str:
     value as it is, so nobody can tell which of them end it. One that is not closed, or was cut, reaches to the end."""
     places = [place for place, char in enumerate(text) if char in _QUOTES]
     if not places:
-        return _REPEATED.sub(" …", _without_told(text))
+        return without_keys(_REPEATED.sub(" …", _without_told(text)))
     first, last = places[0], places[-1]
     is_cut = text.endswith("…") or len(text) >= ERROR_CHARS_MAX
     is_closed = not is_cut and all(text.count(quote) % 2 == 0 for quote in _QUOTES)
     is_closed = is_closed and not _TOLD.search(text[first:last])  # the quotes may be the value's own
     rest = text[last + 1 :] if is_closed else ""
     quote = text[first]
-    return _REPEATED.sub(" …", _without_told(f"{text[:first]}{quote}…{quote}{rest}"))
+    return without_keys(_REPEATED.sub(" …", _without_told(f"{text[:first]}{quote}…{quote}{rest}")))
 
 
 def _without_told(text: str) -> str:
