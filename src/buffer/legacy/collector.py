@@ -41,9 +41,7 @@ class Collector:
         store = open_store(config.store, **config.store_options)
         self._claims = Claims(store, config, clock or SystemClock())
         self._lock = threading.Lock()
-        self._stop = (
-            StopFlag()
-        )  # a signal handler may call `close`, and a destructor sets it, in the middle of anything
+        self._stop = StopFlag()  # a handler may call `close`, and a destructor sets it, in the middle of anything
         self._closing: set[int] = set()
         interval_s = config.heartbeat_timeout_ms / BEATS_PER_TIMEOUT / 1000
         # The thread does not know the Collector, so a dropped one is noticed although it runs.
