@@ -350,6 +350,36 @@ def test_should_load_columns_whose_names_have_a_meaning_in_sql(
     assert [row["a`b"] for row in spark.read.format("delta").load(str(tmp_path / "there")).collect()] == [4]
 
 
+@pytest.mark.parametrize("writer", ["arrow", "spark"])
+@pytest.mark.parametrize(
+    ("kind", "other"), [("STRING", "__HIVE_DEFAULT_PARTITION__"), ("TIMESTAMP", "0000-06-01T00:00:00Z")]
+)
+def test_should_block_on_what_would_be_another_value_as_a_partition(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str, kind: str, other: str
+) -> None:
+    """Spark writes null for the one, or makes it of it when it compacts, and another year for the other."""
+    good = "2020-01-01T00:00:00Z"
+    more = {"format": {"type": "json", "schema": f"id BIGINT, at {kind}"}, "partition_by": ["at"], "writer": writer}
+    produce(tmp_path / "queue", [lines({"id": 0, "at": good}, {"id": 1, "at": other}, {"id": 2, "at": good})])
+    with pytest.raises(Blocked, match=r"entry 1 of batch 0: .*the value for") as caught:
+        load(spark, settings, **more, dead_letters=None)
+    assert caught.value.entries == ((0, 1),)
+    Plans(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    load(spark, settings, **more, dead_letters=None)
+    assert ids(spark, tmp_path / "table") == [0, 2]
+
+
+def test_should_set_the_name_of_the_folder_of_null_aside(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [lines({"id": 0, "kind": "a"}, {"id": 1, "kind": "__HIVE_DEFAULT_PARTITION__"})])
+    assert load(spark, settings, partition_by=["kind"]).attempts == 1
+    assert ids(spark, tmp_path / "table") == [0]
+    ((place, (error, _)),) = letters(spark, tmp_path).items()
+    assert place == (0, 1)
+    assert error == "the value for the partition column kind is __HIVE_DEFAULT_PARTITION__, which stands for null"
+
+
 def test_should_set_aside_a_time_that_no_partition_holds(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
