@@ -20,7 +20,7 @@ from buffer_delta.load import refusals
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.progress import Progress
-from tests.spark.hostile import Hostile, named, with_length, with_number
+from tests.spark.hostile import Hostile, named, with_length, with_number, with_sequence
 from tests.spark.queues import ids, produce
 
 pytestmark = pytest.mark.spark
@@ -258,6 +258,25 @@ def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
     assert error.startswith(f"it has {large:,} bytes, and max_entry_bytes is 67,108,864; here are its first 16,777,216")
     (kept,) = (tmp_path / "queue/ingest/dead_letters").iterdir()
     assert [len(entry) for entry in decode_batch(kept.read_bytes())] == [1, large, 1]
+
+
+@pytest.mark.parametrize("dead_letters", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_should_isolate_an_entry_of_which_a_transform_makes_more_than_the_heap_holds(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], dead_letters: bool
+) -> None:
+    """On one machine the driver is the executor: the end of one would be the end of both, at every start."""
+    produce(tmp_path / "queue", [[b"1", b"2000000000", b"3"]])
+    more = {"format": "text", "transform": with_sequence, **({} if dead_letters else {"dead_letters": None})}
+    if not dead_letters:
+        with pytest.raises(Blocked, match=r"entry 1 of batch 0: .*OutOfMemoryError"):
+            load(spark, settings, **more)
+        return
+    load(spark, settings, **more)
+    found = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted((row.value, row.n) for row in found) == [("1", 1), ("3", 3)]
+    ((place, (error, data)),) = letters(spark, tmp_path).items()
+    assert (place, data) == ((0, 1), b"2000000000")
+    assert "OutOfMemoryError" in error
 
 
 @pytest.mark.thorough
