@@ -1,4 +1,4 @@
-"""The format `arrow`: each entry an IPC stream of any number of rows."""
+"""The format `arrow`: each entry one IPC stream of any number of rows."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ class ArrowFormat(Format):
         if cost.rows > ROWS_PER_ENTRY_MAX:
             raise ValueError(f"more than {ROWS_PER_ENTRY_MAX:,} rows in one entry")
         _check_size(max(cost.read, cost.rows * row_bytes(self.schema)), most)
-        with pa.ipc.open_stream(payload) as stream:
+        source = pa.BufferReader(payload)
+        with pa.ipc.open_stream(source) as stream:
             batches, rows, expanded = [], 0, 0
             for batch in stream:
                 rows += batch.num_rows
@@ -134,6 +135,7 @@ class ArrowFormat(Format):
                 _check_size(expanded, most)
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema)
+            _check_end(payload, source.tell())
         self._check_columns(table.schema, rows)
         for field in table.schema:
             if not holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
@@ -161,6 +163,13 @@ class ArrowFormat(Format):
     def settings(self) -> dict[str, Any]:
         given = self.options.schema
         return {"schema": None if given is None else schema_text(given)}
+
+
+def _check_end(payload: pa.Buffer, end: int) -> None:
+    """A second stream behind the first would be lost without a word. Zeros are padding."""
+    rest = payload.slice(end).to_pybytes()
+    if rest.strip(b"\0"):
+        raise ValueError(f"{len(rest):,} bytes come after its end: an entry is one stream")
 
 
 def _check_size(needed: int, most: int) -> None:
