@@ -61,6 +61,13 @@ def test_should_not_believe_a_stream_that_claims_rows_without_end() -> None:
     assert "rows in one entry" in parsed.bad[0][1]
 
 
+def test_should_say_which_value_kept_a_stream_from_bringing_its_column() -> None:
+    form, entries = ArrowFormat(), [stream(pa.table({"at": pa.array([1], pa.timestamp("ns"))}))]
+    settled = settle(form, None, form.discover(binary(*entries, stream(pa.table({"id": [1]})))))
+    ((_, error),) = parse(settled, *entries).bad
+    assert "would lose data: 1" in error
+
+
 @pytest.mark.parametrize("what", ["cut", "twice", "too many rows", "a bomb", "offsets"])
 def test_should_not_discover_columns_in_streams_that_cannot_be_read(what: str) -> None:
     """They would be in the table for ever, and empty."""

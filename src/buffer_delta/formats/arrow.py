@@ -136,7 +136,7 @@ class ArrowFormat(Format):
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema)
             _check_end(payload, source.tell())
-        self._check_columns(table.schema, rows)
+        self._check_columns(table)
         for field in table.schema:
             if not holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
                 raise ValueError(f"the column {field.name!r} has fields beyond {self.schema.field(field.name).type}")
@@ -146,13 +146,15 @@ class ArrowFormat(Format):
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def _check_columns(self, schema: pa.Schema, rows: int) -> None:
-        if set(schema.names) - set(self.schema.names) or len(set(schema.names)) != len(schema):
-            if self.evolving:
-                arrow_schema(schema)  # says which column can be in no table, and why
-            raise ValueError(f"it has the columns {schema.names}, the table {self.schema.names}")
-        if rows and not len(self.schema):
-            raise ValueError(f"it has {rows:,} rows without any column")
+    def _check_columns(self, table: pa.Table) -> None:
+        names = table.schema.names
+        if set(names) - set(self.schema.names) or len(set(names)) != len(names):
+            if self.evolving:  # then it brought no column: which of them can be in no table, or which value, and why
+                for field in arrow_schema(table.schema):
+                    self._column(table[field.name], field)
+            raise ValueError(f"it has the columns {names}, the table {self.schema.names}")
+        if table.num_rows and not len(self.schema):
+            raise ValueError(f"it has {table.num_rows:,} rows without any column")
 
     def _column(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         try:
