@@ -399,6 +399,28 @@ def test_should_set_the_name_of_the_folder_of_null_aside(
     assert error == "the value for the partition column kind is __HIVE_DEFAULT_PARTITION__, which stands for null"
 
 
+@pytest.mark.parametrize("writer", ["spark", pytest.param("arrow", marks=pytest.mark.thorough)])
+def test_should_set_a_text_aside_of_which_a_partition_makes_another(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
+) -> None:
+    """A cast leaves the bytes in a string as they were: a path has another letter for those that are none."""
+    produce(tmp_path / "queue", [[b"a", b"\xff", "\ufffd".encode(), b"\xfe"]])
+    as_text = functions.expr("CAST(value AS STRING)")
+    load(
+        spark,
+        settings,
+        format="raw",
+        transform=lambda frame: frame.withColumn("p", as_text),
+        partition_by=["p"],
+        writer=writer,
+    )
+    found = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted((bytes(row.value), row.p) for row in found) == [(b"a", "a"), ("\ufffd".encode(), "\ufffd")]
+    assert letters(spark, tmp_path) == {
+        (0, n): ("the value for the partition column p is not UTF-8", data) for n, data in ((1, b"\xff"), (3, b"\xfe"))
+    }
+
+
 def test_should_set_aside_a_time_that_no_partition_holds(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

@@ -1,7 +1,8 @@
 """Values for partition columns of which Spark makes others without a word, kept out of what it writes.
 
 Delta's log has them as text, and Spark reads that text back from the name of the folder that it has just written. So
-the name that stands for null becomes null. A time is spelled by the year of its era: before Christ, it becomes another.
+the name that stands for null becomes null. Bytes that are no UTF-8, which a cast from BINARY leaves in a string, become
+others. A time is spelled by the year of its era: before Christ, it becomes another.
 Writing such a row fails here, and the loader searches for it. Where there are dead letters, `screen` finds it before.
 """
 
@@ -44,5 +45,6 @@ def other_value(rows: DataFrame, name: str) -> Column | None:
         before = f"{what} before the year 1, and Spark would write another year"
         return f.when(column < f.lit(_FIRST_TIME).cast(kind), f.lit(before))
     if kind == StringType():
-        return f.when(column == NULL_FOLDER, f.lit(f"{what} {NULL_FOLDER}, which stands for null"))
+        is_null = f.when(column == NULL_FOLDER, f.lit(f"{what} {NULL_FOLDER}, which stands for null"))
+        return is_null.when(~f.is_valid_utf8(column), f.lit(f"{what} not UTF-8"))
     return None
