@@ -196,6 +196,12 @@ def test_should_not_take_long_over_a_long_text(text: str) -> None:
                 ("ValueError: two\nodd.OtherError: lines", "ValueError: two"),
             )
         ),
+        (
+            Captured(
+                Java("x.SparkException", "[TASK_WRITE_FAILED] Task failed", Java("java.lang.StackOverflowError", None))
+            ),
+            "java.lang.StackOverflowError",
+        ),
         (Exception("odd\nlines"), "odd"),
         (Exception(), "Exception()"),
     ],

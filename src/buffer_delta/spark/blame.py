@@ -105,9 +105,10 @@ def _brief(error: Exception) -> str:
         return f"{_CRASH}, as if killed: the process that read it ended"
     text = next((_said(kind, message) for kind, message in reversed(chain) if message), "")
     found = [match[0].replace("\n", " ") for match in _CONDITION.finditer(text) if match[1] not in _WRAPPERS]
-    raised = _last_raised(text) or next(filter(_is_raised, reversed(text.splitlines())), "")
+    silent = next((kind for kind, message in chain[-1:] if not message), "")  # as of a stack that overflows
+    raised = next(filter(_is_raised, reversed(text.splitlines())), "")
     first = next(iter(text.splitlines()), "") or repr(error)
-    return (next(iter(found), "") or raised or first).strip()
+    return (next(iter(found), "") or _last_raised(text) or silent or raised or first).strip()
 
 
 def _said(kind: str, message: str) -> str:
