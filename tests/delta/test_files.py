@@ -264,11 +264,19 @@ def told(error: Exception) -> Exception:
         (2**63 - 1, pa.timestamp("us")),
         (-719_529, pa.date32()),
         (2_932_897, pa.date32()),
+        (-62_135_596_800_000_001, pa.timestamp("us", "UTC")),  # of which Spark makes another year
     ],
 )
 def test_should_refuse_a_partition_of_a_year_without_four_digits(value: int, kind: pa.DataType) -> None:
     batch = pa.record_batch({"k": pa.array([0, value], kind), "v": [1, 2]})
-    with pytest.raises(InvalidInput, match="years 0 to 9999"):
+    with pytest.raises(InvalidInput, match=r"years [01] to 9999"):
+        write_files([batch], FileRules(batch.schema, partition_by=("k",)), open_store("memory://"))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_should_refuse_the_name_of_the_folder_of_null(kind: pa.DataType) -> None:
+    batch = pa.record_batch({"k": pa.array(["a", "__HIVE_DEFAULT_PARTITION__"], kind), "v": [1, 2]})
+    with pytest.raises(InvalidInput, match="stands for null"):
         write_files([batch], FileRules(batch.schema, partition_by=("k",)), open_store("memory://"))
 
 

@@ -41,6 +41,17 @@ def test_should_set_aside_arrow_streams_that_do_not_fit() -> None:
     assert "['a', 'z']" in parsed.bad[0][1]
 
 
+def test_should_not_leave_out_what_comes_after_a_stream() -> None:
+    one, other = (stream(pa.table({"a": [n]})) for n in (1, 2))
+    more = [one + other, one + bytes(8) + other, one + b"x"]
+    parsed = parse(ArrowFormat("a BIGINT"), *more, one, one + bytes(7), one[:-8])  # padding, and no mark at the end
+    assert parsed.entries is not None
+    assert (parsed.rows["a"].to_pylist(), parsed.entries.tolist()) == ([1, 1, 1], [3, 4, 5])
+    assert [index for index, _ in parsed.bad] == [0, 1, 2]
+    assert all("bytes come after its end: an entry is one stream" in error for _, error in parsed.bad)
+    assert len(ArrowFormat().discover(binary(*more))) == 0
+
+
 def test_should_not_believe_a_stream_that_claims_rows_without_end() -> None:
     nothing = pa.RecordBatch.from_arrays([pa.nulls(ROWS_PER_ENTRY_MAX + 1)], names=["a"])
     sink = pa.BufferOutputStream()
@@ -48,6 +59,13 @@ def test_should_not_believe_a_stream_that_claims_rows_without_end() -> None:
         writer.write_batch(nothing)
     parsed = parse(ArrowFormat("a INT"), bytes(sink.getvalue()))
     assert "rows in one entry" in parsed.bad[0][1]
+
+
+def test_should_say_which_value_kept_a_stream_from_bringing_its_column() -> None:
+    form, entries = ArrowFormat(), [stream(pa.table({"at": pa.array([1], pa.timestamp("ns"))}))]
+    settled = settle(form, None, form.discover(binary(*entries, stream(pa.table({"id": [1]})))))
+    ((_, error),) = parse(settled, *entries).bad
+    assert "would lose data: 1" in error
 
 
 @pytest.mark.parametrize("what", ["cut", "twice", "too many rows", "a bomb", "offsets"])

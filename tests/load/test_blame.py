@@ -28,6 +28,10 @@ buffer.errors.ObjectNotFound: no object 'ingest/1.batch'
 """
 
 
+FROM_WORKER = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "orders.py", line 7, in order"""
+
+
 class Java:
     """A Java exception, as Py4J shows it."""
 
@@ -180,6 +184,23 @@ def test_should_not_take_long_over_a_long_text(text: str) -> None:
         (
             Exception("[TASK_WRITE_FAILED] Task failed\n[CAST_INVALID_INPUT] The value 'x' …\nmore"),
             "[CAST_INVALID_INPUT] The value 'x' …",
+        ),
+        (Exception("[TASK_WRITE_FAILED]\n[RESERVED_X] \nThe write has …\nmore"), "[RESERVED_X]  The write has …"),
+        *(
+            (Captured(Java("org.apache.spark.api.python.PythonException", f"{FROM_WORKER}\n{said}\n")), line)
+            for said, line in (
+                ("shop.BadOrder: no customer\nin: {}", "shop.BadOrder: no customer"),  # whatever a user calls it
+                ("SystemExit: 3", "SystemExit: 3"),
+                ("StopIteration", "StopIteration"),
+                (f"KeyError: 1\n\nThe above exception was …\n\n{FROM_WORKER}\nshop.Bad: x", "shop.Bad: x"),
+                ("ValueError: two\nodd.OtherError: lines", "ValueError: two"),
+            )
+        ),
+        (
+            Captured(
+                Java("x.SparkException", "[TASK_WRITE_FAILED] Task failed", Java("java.lang.StackOverflowError", None))
+            ),
+            "java.lang.StackOverflowError",
         ),
         (Exception("odd\nlines"), "odd"),
         (Exception(), "Exception()"),

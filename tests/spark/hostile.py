@@ -33,6 +33,11 @@ def with_length(frame: Any) -> Any:
     return frame.withColumn("n", f.length("value"))
 
 
+def with_sequence(frame: Any) -> Any:
+    """As many numbers as the entry says, all in memory."""
+    return frame.withColumn("n", f.expr("size(sequence(1, CAST(value AS INT)))"))
+
+
 _NAMES = {str(n): f"number {n}" for n in range(7)}
 
 

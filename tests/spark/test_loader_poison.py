@@ -20,7 +20,7 @@ from buffer_delta.load import refusals
 from buffer_delta.load.loader import Loader
 from buffer_delta.load.plans import Plans
 from buffer_delta.load.progress import Progress
-from tests.spark.hostile import Hostile, named, with_length, with_number
+from tests.spark.hostile import Hostile, named, with_length, with_number, with_sequence
 from tests.spark.queues import ids, produce
 
 pytestmark = pytest.mark.spark
@@ -260,6 +260,25 @@ def test_should_set_a_record_aside_that_the_heap_has_no_room_for(
     assert [len(entry) for entry in decode_batch(kept.read_bytes())] == [1, large, 1]
 
 
+@pytest.mark.parametrize("dead_letters", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_should_isolate_an_entry_of_which_a_transform_makes_more_than_the_heap_holds(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], dead_letters: bool
+) -> None:
+    """On one machine the driver is the executor: the end of one would be the end of both, at every start."""
+    produce(tmp_path / "queue", [[b"1", b"2000000000", b"3"]])
+    more = {"format": "text", "transform": with_sequence, **({} if dead_letters else {"dead_letters": None})}
+    if not dead_letters:
+        with pytest.raises(Blocked, match=r"entry 1 of batch 0: .*OutOfMemoryError"):
+            load(spark, settings, **more)
+        return
+    load(spark, settings, **more)
+    found = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted((row.value, row.n) for row in found) == [("1", 1), ("3", 3)]
+    ((place, (error, data)),) = letters(spark, tmp_path).items()
+    assert (place, data) == ((0, 1), b"2000000000")
+    assert "OutOfMemoryError" in error
+
+
 @pytest.mark.thorough
 def test_should_name_an_entry_that_only_the_table_refuses(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
@@ -348,6 +367,58 @@ def test_should_load_columns_whose_names_have_a_meaning_in_sql(
         3: {"a`b": None, "a.b": None, "`": None, "s": nested},
     }
     assert [row["a`b"] for row in spark.read.format("delta").load(str(tmp_path / "there")).collect()] == [4]
+
+
+@pytest.mark.parametrize("writer", ["arrow", "spark"])
+@pytest.mark.parametrize(
+    ("kind", "other"), [("STRING", "__HIVE_DEFAULT_PARTITION__"), ("TIMESTAMP", "0000-06-01T00:00:00Z")]
+)
+def test_should_block_on_what_would_be_another_value_as_a_partition(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str, kind: str, other: str
+) -> None:
+    """Spark writes null for the one, or makes it of it when it compacts, and another year for the other."""
+    good = "2020-01-01T00:00:00Z"
+    more = {"format": {"type": "json", "schema": f"id BIGINT, at {kind}"}, "partition_by": ["at"], "writer": writer}
+    produce(tmp_path / "queue", [lines({"id": 0, "at": good}, {"id": 1, "at": other}, {"id": 2, "at": good})])
+    with pytest.raises(Blocked, match=r"entry 1 of batch 0: .*the value for") as caught:
+        load(spark, settings, **more, dead_letters=None)
+    assert caught.value.entries == ((0, 1),)
+    Plans(open_store(str(tmp_path / "queue")), "ingest/manifest", SystemClock()).unblock(skip=True)
+    load(spark, settings, **more, dead_letters=None)
+    assert ids(spark, tmp_path / "table") == [0, 2]
+
+
+def test_should_set_the_name_of_the_folder_of_null_aside(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    produce(tmp_path / "queue", [lines({"id": 0, "kind": "a"}, {"id": 1, "kind": "__HIVE_DEFAULT_PARTITION__"})])
+    assert load(spark, settings, partition_by=["kind"]).attempts == 1
+    assert ids(spark, tmp_path / "table") == [0]
+    ((place, (error, _)),) = letters(spark, tmp_path).items()
+    assert place == (0, 1)
+    assert error == "the value for the partition column kind is __HIVE_DEFAULT_PARTITION__, which stands for null"
+
+
+@pytest.mark.parametrize("writer", ["spark", pytest.param("arrow", marks=pytest.mark.thorough)])
+def test_should_set_a_text_aside_of_which_a_partition_makes_another(
+    spark: SparkSession, tmp_path: Path, settings: dict[str, Any], writer: str
+) -> None:
+    """A cast leaves the bytes in a string as they were: a path has another letter for those that are none."""
+    produce(tmp_path / "queue", [[b"a", b"\xff", "\ufffd".encode(), b"\xfe"]])
+    as_text = functions.expr("CAST(value AS STRING)")
+    load(
+        spark,
+        settings,
+        format="raw",
+        transform=lambda frame: frame.withColumn("p", as_text),
+        partition_by=["p"],
+        writer=writer,
+    )
+    found = spark.read.format("delta").load(str(tmp_path / "table")).collect()
+    assert sorted((bytes(row.value), row.p) for row in found) == [(b"a", "a"), ("\ufffd".encode(), "\ufffd")]
+    assert letters(spark, tmp_path) == {
+        (0, n): ("the value for the partition column p is not UTF-8", data) for n, data in ((1, b"\xff"), (3, b"\xfe"))
+    }
 
 
 def test_should_set_aside_a_time_that_no_partition_holds(

@@ -8,8 +8,9 @@ they are and delta-rs encodes them, so what delta-rs removes stays in the table 
 encoded, Spark's VACUUM would delete files that are in use. A name without any is spelled the same by all.
 
 Delta's log cannot tell an empty string from null, so Spark writes null for it, and so do we. A NOT NULL column takes
-neither. Binary columns have no text that every reader understands: a table partitioned by one is Spark's to write. Nor
-have dates and times beyond the years 0 to 9999: a row with one is refused, else nobody could read the table any more.
+neither. Binary columns have no text that every reader understands: a table partitioned by one is Spark's to write. Some
+values are refused: dates and times beyond the years 0 to 9999, else nobody could read the table any more, and what
+Spark changes when it compacts: the text that names the folder of null to null, a time before the year 1 to another.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Values: TypeAlias = tuple[str | None, ...]
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(0x20)}
 LEVEL_BYTES_MAX = 255  # of one folder's name, on most file systems
 _DAY_US = 86_400_000_000
-_FIRST_DAY, _DAY_AFTER = -719_528, 2_932_897  # from 1970: the first of the year 0, and of the year 10,000
+_YEARS = (-719_528, -719_162, 2_932_897)  # from 1970: the first days of the years 0, 1 and 10,000
 _KEPT_IN_URI = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-!.~'()*:@&=+$,;/")
 
 
@@ -119,16 +120,22 @@ def _formatter(kind: pa.DataType) -> Callable[[pa.Array], str | None]:
         return lambda value: _moment(value, kind)
     if types.is_decimal(kind):
         return lambda value: format(value[0].as_py(), "f")
-    return lambda value: str(value[0].as_py()) or None
+    return lambda value: _plain(str(value[0].as_py()))
+
+
+def _plain(text: str) -> str | None:
+    if text == NULL_FOLDER:
+        raise InvalidInput(f"the value for a partition column is {NULL_FOLDER}, which stands for null")
+    return text or None
 
 
 def _moment(value: pa.Array, kind: pa.DataType) -> str:
     if pa.types.is_date(kind):
         days = value.cast(pa.date32()).cast(pa.int32())[0].as_py()
-        _check_year(days)
+        _check_year(days, 0)
         return str(np.datetime64(days, "D"))
     micros = value.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())[0].as_py()
-    _check_year(micros // _DAY_US)
+    _check_year(micros // _DAY_US, 1)
     text = str(np.datetime64(micros, "us"))
     if kind.tz:
         return f"{text}Z"
@@ -136,10 +143,10 @@ def _moment(value: pa.Array, kind: pa.DataType) -> str:
     return f"{day} {time.rstrip('0').rstrip('.') if '.' in time else time}"
 
 
-def _check_year(days: int) -> None:
-    if not _FIRST_DAY <= days < _DAY_AFTER:
+def _check_year(days: int, first: int) -> None:
+    if not _YEARS[first] <= days < _YEARS[-1]:
         raise InvalidInput(
-            f"the value for a partition column lies {days:,} days from 1970: it must be in the years 0 to 9999"
+            f"the value for a partition column lies {days:,} days from 1970: it must be in the years {first} to 9999"
         )
 
 

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from buffer_delta.delta.columns import quoted, widened
+from buffer_delta.delta.guard import other_value
 from buffer_delta.delta.rules import TableRules
 from buffer_delta.formats.names import same_name_key
 from buffer_delta.formats.struct_json import is_filled
@@ -29,9 +30,6 @@ OBJECT_NAME_BYTES_MAX = 700  # … in an object store: the whole name has 1,024
 _OBJECT_STORES = ("s3:", "s3a:", "s3n:", "gs:")
 _ESCAPED = r"[\x01-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 """What Hive writes as `%XX` in the name of a partition's folder."""
-_FIRST_TIME = "0001-01-03"
-"""Delta's log has a partition's time as text, by the year of its era: of a time before Christ another one is read. The
-text is in the session's time zone, hence two days more."""
 _PHYSICAL_NAME_BYTES = 40  # with column mapping the folder has a name of Delta's own
 
 
@@ -105,19 +103,17 @@ def _check(rows: DataFrame, name: str, text: str) -> Column | None:
 
 
 def _no_folder(rows: DataFrame, name: str, location: str) -> list[Column]:
+    other = other_value(rows, name)
     column = f.col(quoted(name))
-    kind = rows.select(column).schema[0].dataType
-    if isinstance(kind, TimestampType | TimestampNTZType):
-        what = f"the value for the partition column {name} is before the year 1, and Spark would write another year"
-        return [f.when(column < f.lit(_FIRST_TIME).cast(kind), f.lit(what))]
-    if kind != StringType():
-        return []
+    if other is None or rows.select(column).schema[0].dataType != StringType():
+        return [] if other is None else [other]
     limit = OBJECT_NAME_BYTES_MAX if location.startswith(_OBJECT_STORES) else FILE_NAME_BYTES_MAX
     room = limit - 1 - max(_PHYSICAL_NAME_BYTES, 3 * len(name.encode()))
     escapes = f.length(column) - f.length(f.regexp_replace(column, _ESCAPED, ""))
     length = f.octet_length(column) + 2 * escapes
     what = f"the value for the partition column {name} cannot be the name of a folder"
     return [
+        other,
         f.when(f.instr(column, "\0") > 0, f.lit(f"{what}: it has a NUL character")),
         f.when(length > room, f.concat(f.lit(f"{what}: it has "), length.cast("string"), f.lit(" bytes"))),
     ]

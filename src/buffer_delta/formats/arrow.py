@@ -1,4 +1,4 @@
-"""The format `arrow`: each entry an IPC stream of any number of rows."""
+"""The format `arrow`: each entry one IPC stream of any number of rows."""
 
 from __future__ import annotations
 
@@ -123,7 +123,8 @@ class ArrowFormat(Format):
         if cost.rows > ROWS_PER_ENTRY_MAX:
             raise ValueError(f"more than {ROWS_PER_ENTRY_MAX:,} rows in one entry")
         _check_size(max(cost.read, cost.rows * row_bytes(self.schema)), most)
-        with pa.ipc.open_stream(payload) as stream:
+        source = pa.BufferReader(payload)
+        with pa.ipc.open_stream(source) as stream:
             batches, rows, expanded = [], 0, 0
             for batch in stream:
                 rows += batch.num_rows
@@ -134,7 +135,8 @@ class ArrowFormat(Format):
                 _check_size(expanded, most)
                 batches.append(batch)
             table = pa.Table.from_batches(batches, stream.schema)
-        self._check_columns(table.schema, rows)
+            _check_end(payload, source.tell())
+        self._check_columns(table)
         for field in table.schema:
             if not holds(self.schema.field(field.name).type, field.type):  # a cast would drop them without a word
                 raise ValueError(f"the column {field.name!r} has fields beyond {self.schema.field(field.name).type}")
@@ -144,13 +146,15 @@ class ArrowFormat(Format):
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def _check_columns(self, schema: pa.Schema, rows: int) -> None:
-        if set(schema.names) - set(self.schema.names) or len(set(schema.names)) != len(schema):
-            if self.evolving:
-                arrow_schema(schema)  # says which column can be in no table, and why
-            raise ValueError(f"it has the columns {schema.names}, the table {self.schema.names}")
-        if rows and not len(self.schema):
-            raise ValueError(f"it has {rows:,} rows without any column")
+    def _check_columns(self, table: pa.Table) -> None:
+        names = table.schema.names
+        if set(names) - set(self.schema.names) or len(set(names)) != len(names):
+            if self.evolving:  # then it brought no column: which of them can be in no table, or which value, and why
+                for field in arrow_schema(table.schema):
+                    self._column(table[field.name], field)
+            raise ValueError(f"it has the columns {names}, the table {self.schema.names}")
+        if table.num_rows and not len(self.schema):
+            raise ValueError(f"it has {table.num_rows:,} rows without any column")
 
     def _column(self, column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
         try:
@@ -161,6 +165,13 @@ class ArrowFormat(Format):
     def settings(self) -> dict[str, Any]:
         given = self.options.schema
         return {"schema": None if given is None else schema_text(given)}
+
+
+def _check_end(payload: pa.Buffer, end: int) -> None:
+    """A second stream behind the first would be lost without a word. Zeros are padding."""
+    rest = payload.slice(end).to_pybytes()
+    if rest.strip(b"\0"):
+        raise ValueError(f"{len(rest):,} bytes come after its end: an entry is one stream")
 
 
 def _check_size(needed: int, most: int) -> None:

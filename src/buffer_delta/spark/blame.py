@@ -66,7 +66,8 @@ _CLASS_NAME = re.compile(r"[\w.$]{1,200}")
 
 _CRASH = "Python worker exited unexpectedly"
 _RAISED = re.compile(r"\w*(?:Error|Exception|Violation)\w*")
-_CONDITION = re.compile(r"\[([A-Z_.]{5,100})\][^\n]*")
+_CONDITION = re.compile(r"\[([A-Z_.]{5,100})\](?:[^\S\n]*\n(?!\[))?[^\n]*")
+"""With the next line where nothing else stands in this one."""
 _WRAPPERS = ("FAILED_EXECUTE_UDF", "PYTHON_EXCEPTION", "TASK_WRITE_FAILED")
 """What Spark says around the cause."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -103,10 +104,11 @@ def _brief(error: Exception) -> str:
     if any(_is_crash(message) for _, message in chain):
         return f"{_CRASH}, as if killed: the process that read it ended"
     text = next((_said(kind, message) for kind, message in reversed(chain) if message), "")
-    found = [match[0] for match in _CONDITION.finditer(text) if match[1] not in _WRAPPERS]
-    raised = [line for line in text.splitlines() if _is_raised(line)]
+    found = [match[0].replace("\n", " ") for match in _CONDITION.finditer(text) if match[1] not in _WRAPPERS]
+    silent = next((kind for kind, message in chain[-1:] if not message), "")  # as of a stack that overflows
+    raised = next(filter(_is_raised, reversed(text.splitlines())), "")
     first = next(iter(text.splitlines()), "") or repr(error)
-    return next(iter(found), raised[-1] if raised else first).strip()
+    return (next(iter(found), "") or _last_raised(text) or silent or raised or first).strip()
 
 
 def _said(kind: str, message: str) -> str:
@@ -188,8 +190,18 @@ def _first_raised(message: str) -> tuple[str, str]:
 
     What stands before it are files and lines of code, and those are indented. After it, anything may stand.
     """
-    lines = message.partition(_TRACEBACK)[2].splitlines()
-    return _head(next((line for line in lines if line and not line[0].isspace()), ""))
+    return _head(_first_line(message.partition(_TRACEBACK)[2]))
+
+
+def _last_raised(text: str) -> str:
+    """What a Python traceback says at its end, whatever the class is called; "" where there is none."""
+    _, found, rest = text.rpartition(_TRACEBACK)
+    return _first_line(rest) if found else ""
+
+
+def _first_line(text: str) -> str:
+    """… that is not indented."""
+    return next((line for line in text.splitlines() if line and not line[0].isspace()), "")
 
 
 def _head(text: str) -> tuple[str, str]:

@@ -296,6 +296,10 @@ def _launch_settings(
         # Else Spark takes the first python3 on PATH for its workers, which may have none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+    if is_one_process(master):
+        # A task that finds no room in the heap fails, as any other. Spark's default ends the executor, which is the
+        # driver here: a record of which a transform makes too much would end every start of the loader.
+        settings["spark.executor.killOnFatalError.depth"] = "0"
     if here if small is None else small:
         settings |= _small_settings(traces)
     given = {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"} & config.keys()

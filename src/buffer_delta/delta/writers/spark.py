@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from buffer_delta.delta.columns import widened
+from buffer_delta.delta.guard import guarded
 from buffer_delta.delta.sink import check_count
 from buffer_delta.delta.state import TableState
 from buffer_delta.delta.txn import Txn
@@ -96,5 +97,6 @@ class _FastStaged:
 
 
 def _frame(prepared: Prepared) -> DataFrame:
-    """The rows with their numbers widened to the table's types, which Delta would refuse otherwise."""
-    return widened(prepared.rows.frame(), prepared.seen.schema)
+    """The rows with their numbers widened to the table's types, which Delta would refuse otherwise; guarded."""
+    seen = prepared.seen
+    return guarded(widened(prepared.rows.frame(), seen.schema), seen.rules.partition_by)
