@@ -133,6 +133,18 @@ def test_should_keep_no_bounds_of_a_float_whose_path_is_the_name_of_another_colu
     assert bounds == [("a.b", False), ("a.b", False), ("c", True)]
 
 
+def test_should_keep_neither_bounds_nor_dictionary_where_two_columns_share_a_path() -> None:
+    """Spark asks those of the one whether rows of the other can be skipped."""
+    columns = pa.schema([("a", pa.struct([("b", pa.int32())])), ("a.b", pa.int32()), ("c", pa.int32())])
+    rows = pa.RecordBatch.from_pylist([{"a": {"b": 1}, "a.b": 10, "c": 1}] * 9, columns)
+    store = open_store("memory://")
+    (file,) = write_files([rows], FileRules(columns), store)
+    group = pq.ParquetFile(pa.BufferReader(store.get(file.path).data)).metadata.row_group(0)
+    found = [group.column(at) for at in range(3)]
+    kept = [(column.path_in_schema, column.is_stats_set, column.has_dictionary_page) for column in found]
+    assert kept == [("a.b", False, False), ("a.b", False, False), ("c", True, True)]
+
+
 # Partitions
 
 
@@ -398,6 +410,48 @@ def test_should_use_dictionaries_only_where_values_repeat() -> None:
         "m.key_value.key": True,
         "m.key_value.value": False,
     }
+
+
+_FLOATS = pa.schema(
+    {
+        "x": pa.float64(),
+        "s": pa.struct([("f", pa.float32()), ("n", pa.int32())]),
+        "list": pa.list_(pa.float64()),
+        "map": pa.map_(pa.string(), pa.float64()),
+    }
+)
+
+
+def _floats(value: float, count: int) -> pa.RecordBatch:
+    row = {"x": value, "s": {"f": value, "n": 1}, "list": [value], "map": [("k", value)]}
+    return pa.RecordBatch.from_pylist([row] * count, _FLOATS)
+
+
+def _with_dictionary(store: Store, file: DataFile) -> list[str]:
+    group = pq.ParquetFile(pa.BufferReader(store.get(file.path).data)).metadata.row_group(0)
+    columns = [group.column(at) for at in range(group.num_columns)]
+    return [column.path_in_schema for column in columns if column.has_dictionary_page]
+
+
+def test_should_use_no_dictionary_for_floats_with_a_negative_zero() -> None:
+    """Which Spark takes for less than zero there, and for equal to it everywhere else: it would lose those rows."""
+    store = open_store("memory://")
+    plain, signed = _floats(1.5, 5000), _floats(-0.0, 1)  # behind the first rows, by which the rest is decided
+    (file,) = write_files([plain, signed], FileRules(_FLOATS), store)
+    assert _with_dictionary(store, file) == ["s.n", "map.key_value.key"]
+    (other,) = write_files([plain, _floats(0.0, 1)], FileRules(_FLOATS), store)
+    every = ["x", "s.f", "s.n", "list.list.element", "map.key_value.key", "map.key_value.value"]
+    assert _with_dictionary(store, other) == every
+
+
+def test_should_begin_a_new_file_at_a_negative_zero_behind_a_dictionary(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "ROW_GROUP_ROWS", 10)
+    store = open_store("memory://")
+    batches = [_floats(value, 10) for value in (1.5, 0.0, -0.0, 1.5, -0.0)]
+    first, second = write_files(batches, FileRules(_FLOATS), store)
+    assert (first.rows, second.rows) == (20, 30)
+    assert "x" in _with_dictionary(store, first)
+    assert _with_dictionary(store, second) == ["s.n", "map.key_value.key"]
 
 
 # What does not fit

@@ -236,3 +236,22 @@ def test_should_let_spark_skip_files_by_their_statistics(spark: SparkSession, tm
     ):
         wanted = {unquote(files[n].path) for n in names}
         assert {Path(path).name for path in table.where(condition).inputFiles()} == wanted
+
+
+def test_should_lose_no_row_with_a_negative_zero_to_a_filter(spark: SparkSession, tmp_path: Path) -> None:
+    """It equals zero, whatever Spark asks of a file before it reads rows."""
+    schema = pa.schema([("x", pa.float64())])
+    rules, store = FileRules(schema), open_store(tmp_path)
+    files = [
+        file
+        for value in (-0.0, 0.0)
+        for file in write_files([pa.RecordBatch.from_pylist([{"x": value}] * 20, schema)], rules, store)
+    ]
+    struct = '{"type":"struct","fields":[{"name":"x","type":"double","nullable":true,"metadata":{}}]}'
+    commit(tmp_path, rules, struct, files)
+    table = spark.read.format("delta").load(str(tmp_path))
+    assert {condition: table.where(condition).count() for condition in ("x = 0D", "x >= 0D", "x < 0D")} == {
+        "x = 0D": 40,
+        "x >= 0D": 40,
+        "x < 0D": 0,
+    }

@@ -251,6 +251,18 @@ def test_should_create_the_table_as_asked(spark: SparkSession, tmp_path: Path) -
     assert append(clustered, df, 1).rows == 4
 
 
+@pytest.mark.parametrize("spelling", ["{}/", "file://{}", "{}/../table", "delta.`{}//`"])
+def test_should_create_the_table_however_its_path_is_spelled(
+    spark: SparkSession, tmp_path: Path, spelling: str
+) -> None:
+    table = tmp_path / "table"
+    target = DeltaTarget(spark, spelling.format(table), writer="arrow")
+    append(target, rows(spark), last=0)
+    append(target, rows(spark), last=1)
+    assert spark.read.format("delta").load(str(table)).count() == 6
+    assert target.place == DeltaTarget(spark, str(table)).place
+
+
 def test_should_end_well_when_several_create_the_table_at_once(spark: SparkSession, tmp_path: Path) -> None:
     results: list[Commit | BaseException] = []
 

@@ -59,6 +59,27 @@ def test_should_not_commit_again_within_the_interval_unless_a_range_is_full(
     assert_exactly_once(spark, tmp_path / "table", 70)
 
 
+def test_should_compact_with_the_hadoop_settings_of_the_session(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as keys, which may be given to a session that runs, and again when they are new."""
+    table = tmp_path / "table"
+    target = DeltaTarget(spark, str(table))
+    for number in range(2):
+        target.write(spark.range(1), Txn("app", number, number, 1, 1), target.look("app"))
+    made: list[SparkSession] = []
+    begin = SparkSession.newSession
+    monkeypatch.setattr(SparkSession, "newSession", lambda given: made.append(begin(given)) or made[-1])
+    try:
+        for key in ("old", "new"):
+            spark.conf.set("fs.s3a.access.key", key)
+            target.upkeep.compact(1 << 20)
+            hadoop = made[-1]._jsparkSession.sessionState().newHadoopConf()
+            assert hadoop.get("fs.s3a.access.key") == key
+    finally:
+        spark.conf.unset("fs.s3a.access.key")
+
+
 @pytest.mark.thorough
 def test_should_make_checkpoints_beside_the_commits_and_leave_none_out(spark: SparkSession, tmp_path: Path) -> None:
     produce(tmp_path / "queue", numbered(7))

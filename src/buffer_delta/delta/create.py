@@ -122,8 +122,9 @@ def _is_there(table_log: DeltaLog) -> bool:
 
 def _execute(spark: SparkSession, table_log: DeltaLog, plan: TablePlan, schema: StructType) -> None:
     builder = DeltaTable.createIfNotExists(spark).addColumns(_clustering_first(plan, schema))
-    # A name that the catalog knows, of a table whose log is gone: `IF NOT EXISTS` would do nothing.
-    path = plan.path or table_log.location()
+    # A name that the catalog knows, of a table whose log is gone: `IF NOT EXISTS` would do nothing. A path as Hadoop
+    # spells it: of another spelling, with a slash at its end say, Delta believes that two places are meant.
+    path = table_log.location()
     builder = builder.location(path) if path is not None else builder.tableName(plan.name)
     if plan.partition_by:
         builder = builder.partitionedBy(*plan.partition_by)

@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from buffer.clock import Clock, SystemClock
 from buffer.errors import InvalidInput, StorageError, StoreUnusable
 from buffer.store import Store
-from buffer_delta.delta.encodings import dictionary_columns, statistics_columns
+from buffer_delta.delta.encodings import Dictionaries, statistics_columns
 from buffer_delta.delta.file_rules import CODEC_SUFFIXES, CODECS, MIB
 from buffer_delta.delta.file_rules import DataFile as DataFile
 from buffer_delta.delta.file_rules import FileRules as FileRules
@@ -85,6 +85,7 @@ class _OpenFile:
         self._waiting_bytes = 0
         self._sink = pa.BufferOutputStream()
         self._parquet: pq.ParquetWriter | None = None
+        self._dictionaries: Dictionaries | None = None
 
     @property
     def bytes(self) -> int:
@@ -93,6 +94,10 @@ class _OpenFile:
     @property
     def encoded(self) -> int:
         return self._sink.tell() if self._parquet is not None else 0
+
+    def takes(self, rows: pa.RecordBatch) -> bool:
+        """Whether they can be encoded as what is there; else a new file is for them."""
+        return self._dictionaries is None or self._dictionaries.fit(rows)
 
     def add(self, rows: pa.RecordBatch) -> None:
         self.rows += rows.num_rows
@@ -114,12 +119,13 @@ class _OpenFile:
         table = pa.Table.from_batches(self._waiting, self._schema)
         self._stats.add(table)  # here and not in `add`: it costs as much for a piece of ten rows as for all of them
         if self._parquet is None:
+            self._dictionaries = Dictionaries.of(table)
             self._parquet = pq.ParquetWriter(
                 self._sink,
                 self._schema,
                 version="2.6",
                 compression=CODECS[self._rules.codec],
-                use_dictionary=dictionary_columns(table),
+                use_dictionary=list(self._dictionaries.paths),
                 write_statistics=statistics_columns(self._schema),
                 data_page_size=PAGE_BYTES,
                 store_schema=False,  # Arrow's own schema says what Parquet's types do not; Spark's need none of it
@@ -159,6 +165,9 @@ class FileWriter:
             if not rows.num_rows:
                 continue
             file = self._open.get(values)
+            if file is not None and not file.takes(rows):
+                self._finish(file)
+                file = None
             if file is None:
                 file = self._open[values] = _OpenFile(self._rules, values)
             before = file.bytes

@@ -75,6 +75,16 @@ def session_class(spark: SparkSession) -> Any:
     return type(spark)._get_j_spark_session_class(spark._jvm)
 
 
+def share_hadoop_settings(session: SparkSession, given: SparkSession) -> None:
+    """Give a session of our own what was set for Hadoop in the one we were given: keys of a table's store, say.
+
+    Nothing else: other settings belong to whoever started it.
+    """
+    for key, value in given.conf.getAll.items():
+        if not key.startswith("spark."):
+            session.conf.set(key, value)
+
+
 class Snapshot:
     """One version of a table, and the log it is from, in the JVM. Cheap to make; facts are fetched when asked for."""
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable
 
 from buffer.errors import InvalidConfig
-from buffer_delta.delta.log import DeltaLog
+from buffer_delta.delta.log import DeltaLog, share_hadoop_settings
 from buffer_delta.delta.preflight import puts_blindly
 from buffer_delta.delta.state import Commit
 
@@ -49,6 +49,7 @@ class TableUpkeep:
         self._looked_at: int | None = None
         """The last version that was asked about for compaction."""
         self._compacting: SparkSession | None = None
+        """A session of its own, on the same Spark: settings of the loader's belong to whoever started it."""
 
     def checkpoint_due(self, commit: Commit) -> bool:
         """Whether it is time for a checkpoint: a multiple of the table's interval was passed since the last one.
@@ -94,20 +95,15 @@ class TableUpkeep:
     def compact(self, target_bytes: int) -> tuple[int, int]:
         """OPTIMIZE the small files. Returns how many were replaced, and by how many."""
         if self._compacting is None:
-            self._compacting = _compacting_session(self._spark, target_bytes)
+            self._compacting = self._spark.newSession()
+        share_hadoop_settings(self._compacting, self._spark)
+        for key in (_MIN_SIZE, _MAX_SIZE):
+            self._compacting.conf.set(key, str(target_bytes))
         location = DeltaLog(self._spark, self._name, self._path).location()
         assert location is not None, "a table that was committed to is somewhere"
         self.check_compaction(location)  # of a name, only now is it known for certain
         (row,) = DeltaTable.forPath(self._compacting, location).optimize().executeCompaction().collect()
         return int(row.metrics.numFilesRemoved), int(row.metrics.numFilesAdded)
-
-
-def _compacting_session(spark: SparkSession, target_bytes: int) -> SparkSession:
-    """A session of its own, on the same Spark: settings of the loader's session belong to whoever started it."""
-    session = spark.newSession()
-    session.conf.set(_MIN_SIZE, str(target_bytes))
-    session.conf.set(_MAX_SIZE, str(target_bytes))
-    return session
 
 
 def is_due(every: int, version: int, before: int) -> bool:

@@ -33,6 +33,7 @@ from buffer.errors import ContentionError, InvalidConfig, InvalidInput
 from buffer_delta.decode.dead_letters import WHOLE_BATCH
 from buffer_delta.decode.large import SIZE_IN_REASON
 from buffer_delta.delta.conflicts import conflict_name
+from buffer_delta.delta.log import share_hadoop_settings
 from buffer_delta.delta.places import path_of
 from buffer_delta.delta.preflight import is_s3, puts_blindly
 from buffer_delta.delta.table import DeltaTarget
@@ -60,6 +61,7 @@ class LetterTable:
         self.name = name
         self._given = spark
         self.spark = spark.newSession()
+        share_hadoop_settings(self.spark, spark)
         self.target = DeltaTarget(self.spark, name)
         seen = self.target.look(APP)
         missing = [column for column in _NEEDED if seen.version is None or column not in seen.schema.names]
