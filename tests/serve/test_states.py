@@ -151,6 +151,20 @@ def test_should_not_be_stuck_by_old_entries_that_have_just_come(
     assert "no commit for 30 min 2 s" in status.reason
 
 
+@pytest.mark.parametrize("with_loader", [True, False])
+def test_should_be_stuck_whatever_time_a_producer_gave(memory: Store, clock: ManualClock, with_loader: bool) -> None:
+    """In microseconds it lies far ahead, so nothing would ever be old."""
+    fill(memory, 2, metadata=[Metadata(0, clock.now_ms() * 1000, b"")])
+    loader = FakeLoader(clock)
+    loader.open()
+    with served(memory, clock, loader if with_loader else None) as server:
+        assert views(server, memory)["state"] == "waiting"
+        clock.advance(601)
+        server.watch.look()
+        status = views(server, memory)
+        assert (status["state"], status["lag_seconds"]) == ("stuck", 0)
+
+
 def test_should_be_blocked_as_the_ledger_says_with_a_loader_and_without(memory: Store, clock: ManualClock) -> None:
     filled(memory, clock)
     reason = "2 batches cannot be read: 'secret value' is no number"
