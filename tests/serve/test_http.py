@@ -157,7 +157,19 @@ def test_should_let_every_socket_go_when_closed() -> None:
 def test_should_refuse_an_address_that_is_taken_or_none(server: HttpServer) -> None:
     with pytest.raises(InvalidConfig, match="choose another address"):
         HttpServer(f"127.0.0.1:{server.port}", handle)
-    for text in ("", "nonsense", "127.0.0.1:", "localhost:99999", "a b:1", "1.2.3.4:x"):
+    for host in ("a" * 300, "a..b", "x" * 64 + ".example"):
+        with pytest.raises(InvalidConfig, match="choose another address"):
+            HttpServer(f"{host}:0", handle)
+    for text in (
+        "",
+        "nonsense",
+        "127.0.0.1:",
+        "localhost:99999",
+        "a b:1",
+        "1.2.3.4:x",
+        "localhost:" + "9" * 5000,
+        "*:1",
+    ):
         with pytest.raises(InvalidConfig, match="HOST:PORT"):
             parse_address(text)
     assert parse_address("9464") == parse_address(":9464") == ("127.0.0.1", 9464)
