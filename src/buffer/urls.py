@@ -51,7 +51,7 @@ def holds_keys(url: str) -> bool:
     """Whether something in a URL can only be a user and a password, or a key: `…:…@`, or a user before '@'."""
     found = _SCHEME.match(url)
     if not found:
-        return _has_user(url) and not url.startswith(("/", "./", "../", "~"))
+        return _has_user(url) and (url.startswith("//") or not url.startswith(("/", "./", "../", "~")))
     rest = url[found.end() :].lstrip("/")
     authority = rest.partition("/")[0]
     return _has_user(rest) or ("@" in authority and found[1].lower() not in _OWN_USER)
