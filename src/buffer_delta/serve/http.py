@@ -290,7 +290,7 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, UnicodeError) as error:  # the latter: of a host that cannot be a name
         why = (error.strerror if isinstance(error, OSError) else None) or error
         raise InvalidConfig(
-            f"cannot serve on {host}:{port}: {why}; choose another address, or port 0",
+            f"cannot serve on '{host}:{port}': {why}; choose another address, or port 0",
             key="serve",
             value=f"{host}:{port}",
         ) from error
