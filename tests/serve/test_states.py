@@ -322,3 +322,22 @@ def test_should_not_count_the_bytes_of_what_the_loader_has_just_loaded(memory: S
         loader.known = consumer.known()
         clock.advance(1)  # answers are kept for a moment
         assert views(server, memory)["backlog_bytes"] == 0
+
+
+def test_should_not_call_a_backlog_empty_of_which_nothing_was_counted(memory: Store, clock: ManualClock) -> None:
+    """The loader has taken all that the last look saw, and knows of more."""
+    filled(memory, clock, 2)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        loader.open(consumer.epoch)
+        consumer.next_descriptors(2)
+        filled(memory, clock, 1)
+        consumer.ack_through(1)
+        loader.known = consumer.known()
+        clock.advance(1)
+        status = views(server, memory)
+        assert (status["lag_batches"], status["backlog_bytes"]) == (1, None)
+        server.watch.look()
+        clock.advance(1)
+        assert views(server, memory)["backlog_bytes"] > 0
