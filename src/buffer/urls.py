@@ -56,7 +56,8 @@ def holds_keys(url: str) -> bool:
     """Whether something in a URL can only be a user and a password, or a key: `…:…@`, a user before '@', `?sig=…`."""
     found = _SCHEME.match(url)
     if not found:
-        return (_has_user(url) or _is_signed(url)) and not url.startswith(("/", "./", "../", "~"))
+        is_path = url.startswith(("/", "./", "../", "~")) and not url.startswith("//")
+        return not is_path and (_has_user(url) or _is_signed(url))
     rest = url[found.end() :].lstrip("/")
     authority = rest.partition("/")[0]
     return _has_user(rest) or _is_signed(rest) or ("@" in authority and found[1].lower() not in _OWN_USER)

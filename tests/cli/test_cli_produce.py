@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from buffer.cli import produce as produce_command
 from buffer.cli.records import calls, read_length_prefixed, read_lines
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
@@ -23,6 +24,7 @@ from buffer.consume.fetch import FetchHandle
 from buffer.errors import AppendOutcomeUnknown, BufferQueueError, InvalidInput, StoreUnusable
 from buffer.inspect.status import read_manifest
 from buffer.ledger.plan import Ledger
+from buffer.produce.producer import Producer
 from buffer.store.local import LocalStore
 from buffer.store.open import open_store
 from tests.cli.cli_support import InProcess, Program, fill, program, small_disk
@@ -225,6 +227,25 @@ def test_should_flush_what_was_read_when_told_to_stop(tmp_path: Path, number: si
     assert "2 entries in 1 batch" in ran.out
     assert "Traceback" not in ran.err
     assert records_in(tmp_path) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_should_tell_what_is_durable_when_told_to_stop_while_it_flushes(
+    buffer: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, code: int
+) -> None:
+    """Everything was read, and nothing said yet: whoever hears no word begins again."""
+    close = produce_command._close
+
+    def told_to_stop(producer: Producer) -> None:
+        signal.raise_signal(number)
+        close(producer)
+
+    monkeypatch.setattr(produce_command, "_close", told_to_stop)
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n")
+    ran = buffer("produce", "--store", tmp_path / "q", tmp_path / "a.txt")
+    assert ran.code == code
+    assert "2 entries in 1 batch" in ran.out
+    assert records_in(tmp_path / "q") == [b"one", b"two"]
 
 
 def test_should_stop_while_a_named_pipe_has_no_writer(tmp_path: Path) -> None:

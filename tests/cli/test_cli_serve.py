@@ -36,3 +36,15 @@ def test_should_not_call_a_store_silent_between_two_looks_that_are_far_apart(
     fill(tmp_path, [b"a"])
     InProcess(capfd, cli, "buffer-delta")("serve", "--store", tmp_path, "--serve", "127.0.0.1:0", "--every", 300)
     assert seen == ["waiting", "waiting", "unreachable"]
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://AKIA-hidden:hush@b", "AKIA-hidden:hush@..b:1", "secret_access_key=hush..x:1"], ids=ascii
+)
+def test_should_not_repeat_a_key_that_stands_for_an_address(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, address: str
+) -> None:
+    ran = InProcess(capfd, cli, "buffer-delta")("serve", "--store", tmp_path, "--serve", address)
+    assert ran.code == 2
+    assert "hush" not in ran.err
+    assert ran.err.startswith("error: ")

@@ -162,6 +162,8 @@ WITH_KEYS = [
     "S3:AKIA-hidden:hush@b",
     "s3//AKIA-hidden:hush@b",
     "s3;AKIA-hidden:hush@b",
+    "//AKIA-hidden:hush@b",
+    "//AKIA-hidden:hu/sh@b/q",
     "AKIA-hidden:hush@bucket",
     "AKIA-hidden:hush@bucket://q",
     "https://AKIA-hidden:hu/sh@host/b",

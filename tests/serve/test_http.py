@@ -6,12 +6,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from http import HTTPStatus
+from typing import NoReturn
 
 import pytest
 
+from buffer.config import ConsumerConfig
 from buffer.errors import InvalidConfig
+from buffer.store import Store
 from buffer_delta.serve import http
+from buffer_delta.serve import server as status_server
 from buffer_delta.serve.http import Answer, HttpServer, parse_address
+from buffer_delta.serve.server import StatusServer
 from tests.nets import HANGS_S, wait_until
 
 
@@ -157,11 +162,40 @@ def test_should_let_every_socket_go_when_closed() -> None:
 def test_should_refuse_an_address_that_is_taken_or_none(server: HttpServer) -> None:
     with pytest.raises(InvalidConfig, match="choose another address"):
         HttpServer(f"127.0.0.1:{server.port}", handle)
-    for text in ("", "nonsense", "127.0.0.1:", "localhost:99999", "a b:1", "1.2.3.4:x"):
+    for host in ("a" * 300, "a..b", "x" * 64 + ".example"):
+        with pytest.raises(InvalidConfig, match="choose another address"):
+            HttpServer(f"{host}:0", handle)
+    for text in (
+        "",
+        "nonsense",
+        "127.0.0.1:",
+        "localhost:99999",
+        "a b:1",
+        "1.2.3.4:x",
+        "localhost:" + "9" * 5000,
+        "*:1",
+    ):
         with pytest.raises(InvalidConfig, match="HOST:PORT"):
             parse_address(text)
     assert parse_address("9464") == parse_address(":9464") == ("127.0.0.1", 9464)
     assert parse_address("[::]:1") == ("::", 1)
+
+
+def test_should_leave_nothing_behind_when_it_cannot_start(
+    server: HttpServer, memory: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reader of the metrics that nobody asks, and no address that is taken by nobody."""
+
+    def no_exporter() -> NoReturn:
+        raise InvalidConfig("serving needs the extra")
+
+    monkeypatch.setattr(status_server, "_prometheus", no_exporter)
+    with pytest.raises(InvalidConfig, match="choose another address"):
+        StatusServer(f"127.0.0.1:{server.port}", memory, ConsumerConfig(store=memory))
+    server.close()
+    with pytest.raises(InvalidConfig, match="the extra"):
+        StatusServer(f"127.0.0.1:{server.port}", memory, ConsumerConfig(store=memory))
+    HttpServer(f"127.0.0.1:{server.port}", handle).close()
 
 
 def test_should_answer_to_any_name_where_it_is_open_to_all(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:

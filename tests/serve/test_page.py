@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from buffer.config import ConsumerConfig
 from buffer.consume.consumer import Consumer
+from buffer.leases.values import LeaseStats
 from buffer.ledger.plan import Ledger
+from buffer.model import Metadata
 from buffer.names import ledger_path
 from buffer.store import Store, open_store
 from buffer.testing import ManualClock
 from buffer_delta.errors import Blocked
 from buffer_delta.serve.server import StatusServer
+from buffer_delta.serve.status import ClientFacts, TableStatus
+from tests.consume.consumer_support import fill
 from tests.serve.browser import Browser, running_browser, shown
 from tests.serve.serve_support import FakeLoader, fenced, filled, get_json, served
 
@@ -109,7 +115,86 @@ def test_should_not_go_on_showing_a_state_that_nobody_confirms(browser: Browser,
     assert browser.asked("document.getElementById('state').textContent") == "no answer"
     assert browser.asked("document.getElementById('state').className") == "pill bad"
     assert "as of 2023-11-14 22:13:20 UTC" in browser.asked("document.getElementById('reason').textContent")
-    assert browser.asked("document.title").startswith("no answer")
+    assert browser.asked("document.title") == f"no answer · {memory.url} · ingest/manifest"
+    assert browser.asked("document.querySelector('main').className") == "late"
+
+
+@pytest.mark.parametrize(
+    ("time_ms", "said"),
+    [
+        (0, "1970-01-01 00:00:00 UTC"),
+        (1_700_000_000_000_000_000, "1700000000000000000 ms since 1970"),
+        (-(2**63), "-9223372036854775808 ms since 1970"),
+    ],
+)
+def test_should_show_whatever_time_a_producer_gave(browser: Browser, memory: Store, time_ms: int, said: str) -> None:
+    """Nanoseconds ended the page: it said that nobody answered."""
+    fill(memory, 1, metadata=[Metadata(0, time_ms, b"")])
+    with served(memory, ManualClock()) as server:
+        browser.look(server.url)
+    assert browser.asked("document.getElementById('state').textContent") == "waiting"
+    assert browser.asked("[...document.querySelectorAll('#queue-facts dd')].map(d => d.textContent)")[3] == said
+
+
+def told(server: StatusServer, **changes: Any) -> None:
+    """Have the server tell a status that is made up."""
+    found = dataclasses.replace(server.watch.status(), **changes)
+    server.watch.status = lambda: found  # type: ignore[method-assign]
+
+
+def test_should_show_every_digit_of_a_number(browser: Browser, memory: Store) -> None:
+    """A client may number its calls by the time in nanoseconds, more than a number of JavaScript holds."""
+    clock = ManualClock()
+    filled(memory, clock)
+    numbers = (2**64 - 1, 1_700_000_000_123_456_789, 2**53 + 1, 7)
+    with served(memory, clock) as server:
+        told(server, clients=ClientFacts(4, None, tuple((f"c{n}", n, 0) for n in numbers)))
+        browser.look(server.url)
+    seen = browser.asked("[...document.querySelectorAll('#clients tbody td:nth-child(2)')].map(d => d.textContent)")
+    assert seen == [f"{number:,}" for number in numbers]
+
+
+@pytest.mark.parametrize("width", [320, 640, 700, 1000])
+def test_should_stay_readable_with_long_names_and_huge_numbers(browser: Browser, memory: Store, width: int) -> None:
+    clock, huge, name = ManualClock(), 2**63, "warehouse_production_" * 12
+    filled(memory, clock)
+    loader = FakeLoader(clock)
+    loader.open()
+    loader.commit(0, 2)
+    facts = loader.facts()
+    commit = dataclasses.replace(facts.last_commits[0], first=10**10, last=10**10 + 999, rows=10**8, lag_seconds=4e5)
+    facts = dataclasses.replace(facts, error=name, last_commits=(commit,), dead_letter_reasons={name: huge})
+    with served(memory, clock, loader) as server:
+        told(
+            server,
+            loader=facts,
+            tables=(
+                TableStatus(name, True, 10**10, 10**8, problem=name, version=10**8),
+                TableStatus("t", None, None, None),
+            ),
+            clients=ClientFacts(huge, (0, huge), ((name, huge, huge),)),
+            leases=LeaseStats(*[huge] * 12, tuple(range(huge, huge + 20))),
+        )
+        page = browser.look(server.url, width)
+    assert re.search(r'data-overflow="(-?\d+)"', page)[1] == "0"  # type: ignore[index]
+    beyond = "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+    assert browser.asked(f"{beyond}.map(e => e.textContent)") == []
+    widths = browser.asked("[...document.querySelectorAll('td.text')].map(e => e.clientWidth).filter(w => w)")
+    assert min(widths) >= 120, "a name of one character a line cannot be read"
+    if width > 768:  # else every row is a small list
+        lines = "[...document.querySelectorAll('#commits td')].map(e => e.clientHeight)"
+        assert len(set(browser.asked(lines))) == 1, "no time and no number is broken apart"
+
+
+def test_should_say_that_it_cannot_show_something(browser: Browser, memory: Store) -> None:
+    clock = ManualClock()
+    filled(memory, clock)
+    with served(memory, clock) as server:
+        browser.look(server.url)
+        browser.call("Runtime.evaluate", expression="draw = () => { throw new Error('no such thing') }")
+        browser.call("Runtime.evaluate", expression="refresh()", awaitPromise=True)
+    assert browser.asked("document.getElementById('state').textContent") == "not shown"
+    assert "no such thing" in browser.asked("document.getElementById('reason').textContent")
 
 
 def test_should_not_call_a_queue_empty_that_nobody_has_seen(browser: Browser, memory: Store) -> None:
@@ -117,6 +202,8 @@ def test_should_not_call_a_queue_empty_that_nobody_has_seen(browser: Browser, me
     with served(memory, clock) as server:
         page = browser.look(server.url)
         assert ">unreachable</span>" in page
+        assert browser.asked("document.getElementById('queue').textContent") == f"{memory.url} ingest/manifest"
+        assert browser.asked("document.querySelector('#chart-lag svg').textContent").endswith("nothing to show yet")
         assert (shown(page, "lag_batches")[1], shown(page, "waiting")[1]) == ("–", "–")
         filled(memory, clock, 2)
         server.watch.look()

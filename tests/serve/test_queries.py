@@ -171,21 +171,60 @@ def test_should_call_for_a_duel_and_not_for_cron(promtool: str, tmp_path: Path, 
         "exp_labels": {"severity": "page", "queue": fires},
         "exp_annotations": {"description": description, "summary": summary},
     }
+    check_rules(
+        promtool,
+        tmp_path,
+        given,
+        alert_rule_test=[{"eval_time": "30m", "alertname": "BufferDeltaDuel", "exp_alerts": [alert] if fires else []}],
+    )
+
+
+def check_rules(promtool: str, folder: Path, given: dict[str, str], **expected: Any) -> None:
+    """With these series, one sample a minute, the rules do what is expected."""
+    series = [{"series": name, "values": values} for name, values in given.items()]
     test = {
         "rule_files": [str(OPS / "prometheus" / "alerts.yml")],
         "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [{"series": series, "values": values} for series, values in given.items()],
-                "alert_rule_test": [
-                    {"eval_time": "30m", "alertname": "BufferDeltaDuel", "exp_alerts": [alert] if fires else []}
-                ],
-            }
-        ],
+        "tests": [{"interval": "1m", "input_series": series, **expected}],
     }
-    (tmp_path / "test.yml").write_text(yaml.safe_dump(test))
-    ran = subprocess.run(
-        [promtool, "test", "rules", str(tmp_path / "test.yml")], capture_output=True, text=True, check=False
-    )
+    (folder / "test.yml").write_text(yaml.safe_dump(test))
+    command = [promtool, "test", "rules", str(folder / "test.yml")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+ALONE: dict[str, dict[str, str]] = {
+    # the alert -> what a scrape finds, minute by minute, beside a loader that is fine
+    "BufferDeltaDown": {},
+    "BufferDeltaBlocked": {'buffer_delta_state{queue="q", state="blocked"}': "1x30"},
+    "BufferDeltaStuck": {'buffer_delta_state{queue="q", state="stuck"}': "1x30"},
+    "BufferDeltaFencedOrFailed": {'buffer_delta_state{queue="q", state="failed"}': "1x30"},
+    "BufferDeltaUnreachable": {'buffer_delta_state{queue="q", state="unreachable"}': "1x30"},
+    "BufferDeltaLag": {'buffer_delta_lag_seconds{queue="q"}': "901x30"},
+    "BufferDeltaRetries": {'buffer_delta_plan_attempts{queue="q"}': "4x30"},
+    "BufferDeltaDeadLetters": {'buffer_delta_dead_letters_total{queue="q"}': "0+100x30"},
+    "": {
+        **{f'buffer_delta_state{{queue="q", state="{s}"}}': "1x30" for s in ("idle", "loading", "retrying", "behind")},
+        'buffer_delta_lag_seconds{queue="q"}': "899x30",
+        'buffer_delta_plan_attempts{queue="q"}': "3x30",
+        'buffer_delta_dead_letters_total{queue="q"}': "0+60x30",
+    },
+}
+
+
+@pytest.mark.parametrize("alert", ALONE)
+def test_should_call_for_each_fault_and_for_nothing_else(promtool: str, tmp_path: Path, alert: str) -> None:
+    given = ALONE[alert] if alert == "BufferDeltaDown" else {'buffer_delta_healthy{queue="q"}': "1x30", **ALONE[alert]}
+    firing = [{"labels": f'{{alertname="{alert}"}}', "value": 1}] if alert else []
+    expression = 'count by (alertname) (ALERTS{alertstate="firing"})'
+    check_rules(
+        promtool,
+        tmp_path,
+        given,
+        promql_expr_test=[{"expr": expression, "eval_time": "30m", "exp_samples": firing}],
+    )
+
+
+def test_should_try_every_rule() -> None:
+    rules = yaml.safe_load((OPS / "prometheus" / "alerts.yml").read_text())
+    assert {rule["alert"] for group in rules["groups"] for rule in group["rules"]} == {*ALONE, "BufferDeltaDuel"} - {""}

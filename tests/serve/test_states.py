@@ -151,6 +151,20 @@ def test_should_not_be_stuck_by_old_entries_that_have_just_come(
     assert "no commit for 30 min 2 s" in status.reason
 
 
+@pytest.mark.parametrize("with_loader", [True, False])
+def test_should_be_stuck_whatever_time_a_producer_gave(memory: Store, clock: ManualClock, with_loader: bool) -> None:
+    """In microseconds it lies far ahead, so nothing would ever be old."""
+    fill(memory, 2, metadata=[Metadata(0, clock.now_ms() * 1000, b"")])
+    loader = FakeLoader(clock)
+    loader.open()
+    with served(memory, clock, loader if with_loader else None) as server:
+        assert views(server, memory)["state"] == "waiting"
+        clock.advance(601)
+        server.watch.look()
+        status = views(server, memory)
+        assert (status["state"], status["lag_seconds"]) == ("stuck", 0)
+
+
 def test_should_be_blocked_as_the_ledger_says_with_a_loader_and_without(memory: Store, clock: ManualClock) -> None:
     filled(memory, clock)
     reason = "2 batches cannot be read: 'secret value' is no number"
@@ -308,3 +322,22 @@ def test_should_not_count_the_bytes_of_what_the_loader_has_just_loaded(memory: S
         loader.known = consumer.known()
         clock.advance(1)  # answers are kept for a moment
         assert views(server, memory)["backlog_bytes"] == 0
+
+
+def test_should_not_call_a_backlog_empty_of_which_nothing_was_counted(memory: Store, clock: ManualClock) -> None:
+    """The loader has taken all that the last look saw, and knows of more."""
+    filled(memory, clock, 2)
+    loader = FakeLoader(clock)
+    with served(memory, clock, loader) as server:
+        consumer = Consumer.new(ConsumerConfig(store=memory, gc_enabled=False), clock=clock)
+        loader.open(consumer.epoch)
+        consumer.next_descriptors(2)
+        filled(memory, clock, 1)
+        consumer.ack_through(1)
+        loader.known = consumer.known()
+        clock.advance(1)
+        status = views(server, memory)
+        assert (status["lag_batches"], status["backlog_bytes"]) == (1, None)
+        server.watch.look()
+        clock.advance(1)
+        assert views(server, memory)["backlog_bytes"] > 0

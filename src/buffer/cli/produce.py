@@ -11,7 +11,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from io import SEEK_END, FileIO
@@ -47,7 +47,10 @@ Bar = tuple[Progress, TaskID]
 
 
 class _Signals:
-    """SIGINT and SIGTERM stop the reading, between two reads or while it waits; a second one stops everything."""
+    """SIGINT and SIGTERM stop the reading, between two reads or while it waits; a second one stops everything.
+
+    They are heeded until the summary is told: what was read is flushed, and who stopped it must know where to go on.
+    """
 
     CODES: ClassVar = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
@@ -75,9 +78,12 @@ class _Signals:
         finally:
             self._is_opening = False
 
+    def heeded(self) -> AbstractContextManager[object]:
+        return on_signals(self._on_signal, self.CODES)
+
     def until_stopped(self, items: Iterator[T]) -> Iterator[T]:
         """The items, until a signal came: `items` notice it by `came` and raise Stopped."""
-        with on_signals(self._on_signal, self.CODES), suppress(Stopped):
+        with suppress(Stopped):
             yield from items
 
 
@@ -248,16 +254,17 @@ def produce(
     if resumed is None and not files and sys.stdin is None:
         raise InvalidInput("stdin is closed, so there is nothing to read: pipe the records in, or name files")
     run = _Run(config, reader, signals, tally, leaves_line=growing and not length_prefixed)
-    try:
-        if client_id is not None and resumed is not None:
-            tally.by_mark = True
-            run.produce_all(sources(resumed, client_id), payload, skip_empty=skip_empty)
-        else:
-            _produce_new(files, run, payload, skip_empty=skip_empty)
-    except (BufferQueueError, OSError) as error:  # of the input; what came before it still counts
-        trouble = error
-    tally.settle()
-    _print_summary(tally, clock.monotonic_s() - started_s, as_json)
+    with signals.heeded():
+        try:
+            if client_id is not None and resumed is not None:
+                tally.by_mark = True
+                run.produce_all(sources(resumed, client_id), payload, skip_empty=skip_empty)
+            else:
+                _produce_new(files, run, payload, skip_empty=skip_empty)
+        except (BufferQueueError, OSError) as error:  # of the input; what came before it still counts
+            trouble = error
+        tally.settle()
+        _print_summary(tally, clock.monotonic_s() - started_s, as_json)
     if tally.error and trouble and str(tally.error) not in str(trouble):
         echo(f"error: {describe(trouble)}", err=True)
     if failure := tally.error or trouble:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import re
 import selectors
 import socket
 import threading
@@ -66,9 +67,11 @@ def parse_address(text: str) -> tuple[str, int]:
     """`9464`, `:9464`, `0.0.0.0:9464` or `[::1]:9464`. Without a host 127.0.0.1: being seen must be asked for."""
     host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
-    if not port.isascii() or not port.isdigit() or int(port) > 65535 or not host.isprintable() or " " in host:
+    is_port = re.fullmatch(r"[0-9]{1,5}", port) and int(port) <= 65535
+    if not is_port or not host.isprintable() or " " in host or host == "*":  # that is this machine alone to the system
         raise InvalidConfig(
-            f"serve={text!r} is not allowed: write HOST:PORT, like 127.0.0.1:9464; port 0 takes a free one",
+            f"serve={text!r} is not allowed: write HOST:PORT, like 127.0.0.1:9464; 0.0.0.0 is every address, "
+            "port 0 a free one",
             key="serve",
             value=text,
         )
@@ -284,9 +287,10 @@ def _bind(host: str, port: int) -> socket.socket:
         except BaseException:
             listener.close()
             raise
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter: of a host that cannot be a name
+        why = (error.strerror if isinstance(error, OSError) else None) or error
         raise InvalidConfig(
-            f"cannot serve on {host}:{port}: {error.strerror or error}; choose another address, or port 0",
+            f"cannot serve on '{host}:{port}': {why}; choose another address, or port 0",
             key="serve",
             value=f"{host}:{port}",
         ) from error

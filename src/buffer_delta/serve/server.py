@@ -62,10 +62,14 @@ class StatusServer:
     ) -> None:
         self._clock = clock or SystemClock()
         self._show_records = show_records
-        self._registry, self._unregister = _prometheus()
         self.watch = Watch(store, config, loader=loader, limits=limits, with_objects=with_objects, clock=clock)
         self._kept: tuple[float, Status] | None = None
-        self._http = HttpServer(address, self._answer)
+        self._http = HttpServer(address, self._answer)  # first: an address that is taken leaves no reader behind
+        try:
+            self._registry, self._unregister = _prometheus()
+        except BaseException:
+            self._http.close()
+            raise
 
     @property
     def url(self) -> str:

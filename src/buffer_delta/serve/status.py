@@ -161,6 +161,12 @@ class Status:
         return None if self.queue is None else self.queue.lag_seconds
 
     @property
+    def is_ahead(self) -> bool:
+        """Whether the oldest entry came in the future: its producer's clock, or unit, says nothing of its age."""
+        oldest_ms = None if self.queue is None else self.queue.oldest_ingestion_ms
+        return oldest_ms is not None and oldest_ms > self.time_ms
+
+    @property
     def attempts(self) -> int:
         """At the range in hand; 0 if none is."""
         if self.loader is not None and (self.loader.plan_attempts or self.loader.phase == "waiting"):
@@ -191,6 +197,7 @@ class Status:
         return {
             **queue,
             **self.health(),
+            "name": self.name,
             "time_ms": self.time_ms,
             "queue_problem": self.queue_problem,
             "queue_seconds": self.queue_seconds,
@@ -254,7 +261,8 @@ def _late(status: Status) -> tuple[State, str] | None:
     still = status.still_seconds
     if loader is not None:  # entries that came a moment ago are not late, however old they are and long it had none
         still = min(loader.seconds_without_commit, math.inf if still is None else still)
-    if status.lag_batches and still is not None and still > limits.stuck_s and (lag is None or lag > limits.stuck_s):
+    is_old = lag is None or lag > limits.stuck_s or status.is_ahead
+    if status.lag_batches and still is not None and still > limits.stuck_s and is_old:
         why = f": {loader.error}" if loader and loader.error else ""
         since = human_seconds(loader.seconds_without_commit if loader else still)
         nothing = "no commit" if status.leases is None else "none taken by a worker"

@@ -98,19 +98,22 @@ class _Seen:
         return still_theirs(leases, ledger_epoch=ledger.epoch, queue_epoch=manifest.epoch, app_id=ledger.app_id)
 
     def bytes_in(self, manifest: Manifest | None) -> int | None:
-        """Of the batches of this manifest, ours or a newer one: without those that came since our look."""
+        """Of the batches of this manifest, ours or a newer one: without those that came since our look. None if all
+        that wait came since."""
         if manifest is not None and not manifest.entry_count:
             return 0
         if manifest is None or self.manifest is None or self.sizes is None:
             return None
-        sizes, begin = self.sizes, self.manifest.first_sequence
+        sizes, begin, head = self.sizes, self.manifest.first_sequence, first_waiting(manifest, self.workers)
+        if self.manifest.next_sequence <= head < manifest.next_sequence:
+            return None
 
         def before(sequence: int) -> int:
             return sizes[min(max(0, sequence - begin), len(sizes) - 1)]
 
         finished = () if self.workers is None else self.workers.finished
         done = sum(before(last + 1) - before(first) for first, last in finished)
-        return sizes[-1] - before(first_waiting(manifest, self.workers)) - done
+        return sizes[-1] - before(head) - done
 
 
 class Watch:

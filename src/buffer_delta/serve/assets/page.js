@@ -11,12 +11,16 @@ const byId = (id) => document.getElementById(id);
 
 // Numbers as people say them
 
-function count(n) { return n === null || n === undefined ? "–" : Number(n).toLocaleString("en"); }
+function count(n) { // of one that no number here holds exactly: its digits, which `exactly` has kept
+  return n === null || n === undefined ? "–" : (typeof n === "string" ? BigInt(n) : n).toLocaleString("en");
+}
+
+function batches(n) { return `${count(n)} ${n === 1 ? "batch" : "batches"}`; }
 
 function bytes(n) {
   if (n === null || n === undefined) return "–";
   for (const unit of ["B", "kB", "MB", "GB"]) {
-    if (Math.abs(n) < 1000) return `${unit === "B" ? Math.round(n) : n.toFixed(1)} ${unit}`;
+    if (Math.abs(n) < 1000) return `${unit !== "B" ? n.toFixed(1) : n < 10 ? Number(n.toPrecision(2)) : Math.round(n)} ${unit}`;
     n /= 1000;
   }
   return `${n.toFixed(1)} TB`;
@@ -36,7 +40,11 @@ function seconds(s) {
   return said.slice(0, 2).join(" ");
 }
 
-function moment(ms) { return ms ? new Date(ms).toISOString().replace("T", " ").slice(0, 19) + " UTC" : "–"; }
+function moment(ms) {
+  if (ms === null || ms === undefined) return "–";
+  const date = new Date(Number(ms)); // any 64-bit number may stand there
+  return isNaN(date) ? `${ms} ms since 1970` : date.toISOString().replace("T", " ").replace(/\.\d+Z$/, " UTC");
+}
 
 function range(first, last) { return first === last ? `${count(first)}` : `${count(first)}..${count(last)}`; }
 
@@ -65,18 +73,23 @@ function figures(list) {
 
 function facts(id, list) {
   byId(id).replaceChildren(...list.filter(([, value]) => value !== null && value !== undefined && value !== "")
-    .flatMap(([name, value, fact]) => [element("dt", name), element("dd", value, fact ? { "data-fact": fact } : {})]));
+    .flatMap(([name, value, fact]) => {
+      const told = element("dd", value, fact ? { "data-fact": fact } : {});
+      told.classList.toggle("long", told.textContent.length > 60);
+      return [element("dt", name), told];
+    }));
 }
 
+// Columns are named, with their kind: `n` is a number, `text` needs room, `whole` stays on one line.
 function table(id, columns, rows) {
   const head = element("thead"), headRow = element("tr"), body = element("tbody");
-  for (const [name, isNumber] of columns) headRow.append(element("th", name, isNumber ? { class: "n" } : {}));
+  for (const [name, kind] of columns) headRow.append(element("th", name, { class: kind }));
   head.append(headRow);
   for (const row of rows) {
     const made = element("tr");
     row.forEach((value, i) => {
-      const [name, isNumber] = columns[i];
-      made.append(element("td", value, isNumber ? { class: "n", "data-label": name } : { "data-label": name }));
+      const [name, kind] = columns[i];
+      made.append(element("td", value, { class: kind, "data-label": name }));
     });
     body.append(made);
   }
@@ -130,6 +143,9 @@ function chart(id, now, series, format) {
     if (seen.length > 1) drawing.append(shape("path", { class: i ? "line second" : "line", d: `M${path}` }));
     else drawing.append(shape("circle", { class: "dot", cx: x(seen[0][0]), cy: y(seen[0][1]), r: 3 }));
   });
+  if (!series.flat().length) {
+    drawing.append(shape("text", { x: (left + width) / 2, y: y(high / 2) - 6, "text-anchor": "middle" }, "nothing to show yet"));
+  }
   box.replaceChildren(drawing);
 }
 
@@ -155,13 +171,14 @@ function recent(history, key) { // over the last minute
 
 function waits(status) { // a queue that nobody has seen is not an empty one
   if (!status.length) return status.length === 0 ? "nothing" : "–";
-  return `${count(status.length)} batches, ${range(status.first_sequence, status.next_sequence - 1)}`;
+  return `${batches(status.length)}, ${range(status.first_sequence, status.next_sequence - 1)}`;
 }
 
 function draw(status, history) {
-  document.title = `${status.state} · buffer-delta`;
+  const name = status.store ? `${status.store} · ${status.manifest}` : status.name || "buffer-delta";
+  document.title = plain(`${status.state} · ${name}`);
   const loader = status.loader, pill = byId("state");
-  byId("queue").textContent = status.store ? plain(`${status.store} · ${status.manifest}`) : "buffer-delta";
+  byId("queue").textContent = plain(name);
   pill.textContent = status.state;
   pill.className = `pill ${KINDS[status.state] || ""}`;
   byId("reason").textContent = plain(status.reason);
@@ -212,7 +229,8 @@ function draw(status, history) {
   if (loader) drawLoader(status, loader);
   show("tables-section", status.tables.length);
   const problems = status.tables.some((t) => t.problem);
-  table("tables", [["table"], ["loaded through", true], ["batches behind", true], ["version", true], ...(problems ? [["problem"]] : [])],
+  table("tables", [["table", "text"], ["loaded through", "n"], ["batches behind", "n"], ["version", "n"],
+    ...(problems ? [["problem", "text"]] : [])],
     status.tables.map((t) => [t.table, t.committed === null ? (t.exists === null ? "not looked at" : "nothing") : count(t.committed),
       count(t.lag_batches), count(t.version), ...(problems ? [t.problem || ""] : [])]));
   const leases = status.leases;
@@ -220,7 +238,7 @@ function draw(status, history) {
   if (leases) {
     facts("leases-facts", [["not finished", count(leases.depth)], ["available", count(leases.available)],
       ["in flight", count(leases.in_flight)], ["delayed", count(leases.delayed)],
-      ["blocked", leases.blocked ? `${count(leases.blocked)}: ${leases.blocked_sequences.slice(0, 10).join(", ")}` : "0"],
+      ["blocked", leases.blocked ? `${batches(leases.blocked)}: ${leases.blocked_sequences.slice(0, 10).map(count).join(", ")}` : "0"],
       ["dead letters", count(leases.parked)], ["finished through", leases.finished_through < 0 ? "nothing" : count(leases.finished_through)],
       ["clock", leases.clock_behind_ms > 1000 ? `a worker's is ${seconds(leases.clock_behind_ms / 1000)} ahead` : null]]);
   }
@@ -229,7 +247,7 @@ function draw(status, history) {
   if (clients) {
     facts("clients-facts", [["clients", count(clients.count)],
       ["marks lost", clients.lost ? `of batches ${range(clients.lost[0], clients.lost[1])}` : null]]);
-    table("clients", [["client"], ["client_seq", true], ["in batch", true]],
+    table("clients", [["client", "text"], ["client_seq", "n"], ["in batch", "n"]],
       clients.newest.map(([name, seq, sequence]) => [name, count(seq), count(sequence)]));
   }
 }
@@ -248,13 +266,13 @@ function drawLoader(status, loader) {
     ["last failure", loader.error],
   ]);
   show("commits-section", loader.last_commits.length);
-  table("commits", [["time"], ["batches"], ["rows", true], ["size", true], ["seconds", true], ["lag after", true]],
+  table("commits", [["time", "whole"], ["batches", "whole"], ["rows", "n"], ["size", "n"], ["seconds", "n"], ["lag after", "n"]],
     [...loader.last_commits].reverse().map((c) => [moment(c.time_ms).slice(11, 19), range(c.first, c.last), count(c.rows),
       bytes(c.bytes), c.seconds.toFixed(2), seconds(c.lag_seconds)]));
   show("dead-section", loader.dead_letter_table !== null || loader.dead_letters);
   facts("dead-facts", [["table", loader.dead_letter_table || "none"],
     ["since the start", count(loader.dead_letters), "dead_letters"]]);
-  table("dead", [["newest reasons"], ["records", true]],
+  table("dead", [["newest reasons", "text"], ["records", "n"]],
     Object.entries(loader.dead_letter_reasons).map(([reason, n]) => [reason, count(n)]));
 }
 
@@ -263,29 +281,47 @@ let shown = 0;
 async function get(path) {
   const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(EVERY_MS) });
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return answer.json();
+  return JSON.parse(await answer.text(), exactly);
+}
+
+// A whole number that no number here holds exactly stays what was written, where the browser tells it.
+function exactly(key, value, written) {
+  const isWrong = Number.isInteger(value) && !Number.isSafeInteger(value);
+  return isWrong && /^-?\d+$/.test(written?.source ?? "") ? written.source : value;
 }
 
 async function refresh() {
-  const footer = document.querySelector("footer");
+  let told;
   try {
-    const [status, history] = await Promise.all([get("api/status"), get("api/history")]);
-    draw(status, history);
-    shown = status.time_ms;
-    byId("updated").textContent = `as of ${moment(shown)}, refreshed every ${EVERY_MS / 1000} s`;
-    footer.className = "";
-    document.body.dataset.overflow = document.documentElement.scrollWidth - window.innerWidth;
+    told = await Promise.all([get("api/status"), get("api/history")]);
   } catch (error) {
     // What was true then may not be true now: nobody shall read an old state as today's.
     const old = shown ? `What you see below is as of ${moment(shown)}.` : error.message;
-    document.title = "no answer · buffer-delta";
-    byId("state").textContent = "no answer";
-    byId("state").className = "pill bad";
-    byId("reason").textContent = plain(`Whoever serves this page does not answer: it has ended, or cannot be reached. ${old}`);
-    byId("updated").textContent = `asked again every ${EVERY_MS / 1000} s`;
-    footer.className = "late";
+    doubt("no answer", `Whoever serves this page does not answer: it has ended, or cannot be reached. ${old}`);
+    return;
   }
+  try {
+    draw(...told);
+  } catch (error) {
+    doubt("not shown", `This page cannot show what it was told: ${error.message}. The same is at api/status.`);
+    return;
+  }
+  shown = told[0].time_ms;
+  byId("updated").textContent = `as of ${moment(shown)}, refreshed every ${EVERY_MS / 1000} s`;
+  mark("");
+  document.body.dataset.overflow = document.documentElement.scrollWidth - window.innerWidth;
 }
+
+function doubt(state, reason) {
+  document.title = `${state} · ${byId("queue").textContent}`;
+  byId("state").textContent = state;
+  byId("state").className = "pill bad";
+  byId("reason").textContent = plain(reason);
+  byId("updated").textContent = `asked again every ${EVERY_MS / 1000} s`;
+  mark("late");
+}
+
+function mark(name) { for (const part of ["main", "footer"]) document.querySelector(part).className = name; }
 
 refresh();
 setInterval(refresh, EVERY_MS);
