@@ -18,6 +18,7 @@ from buffer.names import (
     folder_of,
     foreign_batch,
     ledger_path,
+    location_problem,
     ulid_time_ms,
 )
 
@@ -90,3 +91,20 @@ def test_should_put_the_ledger_beside_the_manifest() -> None:
     assert ledger_path("a.b/manifest") == "a.b/manifest.ledger"
     assert folder_of("a.b/manifest") == "a.b"
     assert folder_of("manifest") == ""
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "ingest/" + "\udced" * 60_000,
+        "other/" + "x" * 60_000,
+        "ingest/" + "\\" * 60_000,
+        "ingest/" + "%2525252F" * 6_000,
+    ],
+    ids=["not allowed", "outside", "another path", "encoded too often"],
+)
+def test_should_refuse_a_long_location_in_a_few_words(location: str) -> None:
+    problem = location_problem(location, ["ingest"])
+    assert problem is not None
+    assert len(problem) < 3_000
+    assert f"… of {len(location):,} characters" in problem

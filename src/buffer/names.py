@@ -28,6 +28,7 @@ _BATCH: Final = re.compile(rf"({_ULID})\.batch")
 _FOREIGN: Final = re.compile(rf"(?:.*/)?({_ULID})/([0-9a-f]{{16}})", re.DOTALL)
 _ULID_TIME_CHARS: Final = 10
 
+SHOWN_CHARS_MAX: Final = 300  # of a location, in a message; a manifest may hold one of 64 KiB
 DECODED_TIMES_MAX: Final = 3  # each time over costs a pass, and a hostile name could ask for thousands
 
 _DEAD: Final = ".dead"
@@ -90,6 +91,12 @@ def dead_letter_location(location: str) -> str:
     return f"{folder}{slash}{DEAD_LETTERS_FOLDER}/{name}{_DEAD}"
 
 
+def _shown(location: str) -> str:
+    """For a message: whole, as far as somebody would have written it."""
+    text = repr(location[:SHOWN_CHARS_MAX])
+    return text if len(location) <= SHOWN_CHARS_MAX else f"{text}… of {len(location):,} characters"
+
+
 def check_location(location: str) -> None:
     """Refuse what some store would silently change, or could not keep: InvalidInput says what is wrong.
 
@@ -101,12 +108,12 @@ def check_location(location: str) -> None:
     for segment in location.split("/"):
         if segment in ("", ".", ".."):
             raise InvalidInput(
-                f"the location {location!r} is not allowed: it has a segment {segment!r}; "
+                f"the location {_shown(location)} is not allowed: it has a segment {segment!r}; "
                 "write it like 'ingest/a', with no '/' at either end, no '//', no '.' and no '..'"
             )
     if any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in location):
         raise InvalidInput(
-            f"the location {location!r} is not allowed: it holds a control character or a lone surrogate"
+            f"the location {_shown(location)} is not allowed: it holds a control character or a lone surrogate"
         )
 
 
@@ -126,20 +133,20 @@ def location_problem(location: str, prefixes: Sequence[str] = ()) -> str | None:
     inside = next((location.removeprefix(f"{p}/") for p in prefixes if location.startswith(f"{p}/")), None)
     if inside is None:
         return (
-            f"the location {location!r} lies outside of {', '.join(map(repr, prefixes))}, where this queue's batches "
-            "are; if older ones are elsewhere, name their folder in former_prefixes"
+            f"the location {_shown(location)} lies outside of {', '.join(map(repr, prefixes))}, where this queue's "
+            "batches are; if older ones are elsewhere, name their folder in former_prefixes"
         )
     decoded = inside
     for _ in range(DECODED_TIMES_MAX):
         decoded = unquote(decoded, errors="replace")
     if unquote(decoded, errors="replace") != decoded:
-        return f"the location {location!r} is percent-encoded more than {DECODED_TIMES_MAX} times over"
+        return f"the location {_shown(location)} is percent-encoded more than {DECODED_TIMES_MAX} times over"
     plain = "\\" not in decoded and decoded.count("/") == inside.count("/")
     try:
         check_location(decoded)
     except InvalidInput:
         plain = False
-    return None if plain else f"the location {location!r} is another path to whoever decodes it"
+    return None if plain else f"the location {_shown(location)} is another path to whoever decodes it"
 
 
 def dead_letters_folder(prefix: str) -> str:
