@@ -143,12 +143,28 @@ def _parsed(form: Format, entries: pa.BinaryArray) -> list[Any]:
         parsed = form.parse(piece)
         parsed.rows.validate(full=True)
         sources = range(parsed.rows.num_rows) if parsed.entries is None else parsed.entries.tolist()
-        for at, row in zip(sources, parsed.rows.to_pylist(), strict=True):
+        for at, row in zip(sources, _without_times(parsed.rows).to_pylist(), strict=True):
             found[start + at].append(row)
         for at, error in parsed.bad:
             assert not found[start + at], "an entry has rows and an error"
             found[start + at] = error
     return found
+
+
+def _without_times(rows: pa.Table) -> pa.Table:
+    """Times as numbers: Python's own end with the year 9999, Spark's do not."""
+    columns = [column.cast(_as_number(column.type)) for column in rows.columns]
+    return pa.Table.from_arrays(columns, names=rows.schema.names)
+
+
+def _as_number(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    if pa.types.is_list(kind):
+        return pa.list_(_as_number(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _as_number(field.type)) for field in kind])
+    return kind
 
 
 BINARY_CHECKS = {kind: partial(check_form, kind) for kind in FORMS}
