@@ -1,7 +1,7 @@
 """One Spark session for all tests of a process: starting another one costs more than most tests.
 
-Where the suite runs in several processes (`make test`), the tests that use it stay together in two of them: the
-loader's in one, the others in another.
+Where the suite runs in several processes (`make test`), the tests of a file stay together in one of them, and those of
+other fixtures that start Spark. So every process comes to have a session, and none is left with a long tail of tests.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from buffer_delta.config import LoaderConfig
 from buffer_delta.spark.session import spark_session
 from tests.spark.cluster import Cluster, run_cluster
 
-_SLOW_TO_START = {"spark", "pair", "cluster", "drivers"}
-"""Fixtures that start Spark: tests that share one run in the same process."""
+_SLOW_TO_START = {"pair", "cluster", "drivers"}
+"""Fixtures that start more than the process's session: tests that share one run in the same process."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.spark)
+            if "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(item.path.stem))
             for fixture in _SLOW_TO_START & set(getattr(item, "fixturenames", ())):
                 is_loader = item.path.name.startswith("test_loader")
                 item.add_marker(pytest.mark.xdist_group(f"{fixture}, loader" if is_loader else fixture))
