@@ -615,6 +615,7 @@ def damaged(path: str, value: Any) -> Any:
         ("batches.0.0", -1, "leases.batches[0][0] is -1"),
         ("finished", [[3, 3]], "leases.batches has 3"),
         ("config.dlq_strategy", "drop", "leases.config.dlq_strategy"),
+        ("config.dlq_strategy", "x" * 10**6, "leases.config.dlq_strategy"),
         ("config.max_depth", ..., "missing field leases.config.max_depth"),
         ("parker", ..., "missing field leases.parker"),
         ("more", 1, "unknown field leases.more"),
@@ -628,6 +629,7 @@ def test_should_name_the_field_that_is_damaged(path: str, value: Any, named: str
     with pytest.raises(CorruptLedger) as caught:
         LeaseLedger.from_bytes(data, location="q/manifest.ledger")
     assert named in str(caught.value)
+    assert len(str(caught.value)) < 1500, "however large what stands there is"
     assert caught.value.location == "q/manifest.ledger"
 
 

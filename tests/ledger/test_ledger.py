@@ -227,6 +227,14 @@ def test_should_not_repeat_a_huge_value_in_its_message() -> None:
         assert len(str(caught.value)) < 500
 
 
+def test_should_not_name_all_of_a_thousand_unknown_fields() -> None:
+    document = document_of(FULL)
+    document["plan"].update({f"other{n}": n for n in range(1000)})
+    with pytest.raises(CorruptLedger, match=r"unknown field plan\.other0, ") as caught:
+        Ledger.from_bytes(json.dumps(document).encode())
+    assert len(str(caught.value)) < 1200
+
+
 def test_should_count_every_change_so_that_no_content_comes_back() -> None:
     once = FULL.changed(blocked=None)
     assert (once.generation, once.blocked, once.plan) == (8, None, PLAN)

@@ -39,6 +39,7 @@ VERSION = 2
 DIGITS_MAX = 40  # of a number: 2^64 has 20. Python itself takes thousands, slowly, and then raises
 DEPTH_MAX = 32  # of nesting: the file needs 4. Beyond, writing back what could be read might fail
 SHOWN_MAX = 80  # characters of a wrong value in a message
+WRONG_MAX = 600  # … of all that is wrong: a ledger may have any number of unknown fields
 
 _HEADER = ("generation", "queue_id", "epoch")
 
@@ -172,7 +173,10 @@ def _named(location: str | None) -> str:
 
 
 class WrongField(Exception):
-    """What is wrong with which field. Becomes a CorruptLedger."""
+    """What is wrong with which field, in a few words whatever stands there. Becomes a CorruptLedger."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(_cut(what, WRONG_MAX))
 
 
 class Fields:
@@ -253,5 +257,5 @@ def _shown(value: Any) -> str:
     return _cut(repr(value))
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
+def _cut(text: str, most: int = SHOWN_MAX) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
