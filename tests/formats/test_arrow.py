@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -39,6 +42,29 @@ def test_should_set_aside_arrow_streams_that_do_not_fit() -> None:
     assert parsed.rows["a"].to_pylist() == [5]
     assert [index for index, _ in parsed.bad] == [0, 1, 2]
     assert "['a', 'z']" in parsed.bad[0][1]
+
+
+def with_unit(interval: bytes, unit: int) -> bytes:
+    """A stream of intervals of months, days and nanoseconds (unit 2), said to be of another unit."""
+    for at in (at for at, byte in enumerate(interval) if byte == 2):
+        other = interval[:at] + bytes([unit]) + interval[at + 1 :]
+        with suppress(pa.ArrowException), pa.ipc.open_stream(other) as found:
+            if str(found.schema) != str(pa.ipc.open_stream(interval).schema):
+                return other
+    raise AssertionError("there is such a byte")
+
+
+@pytest.mark.parametrize("unit", [0, 1])
+@pytest.mark.parametrize("form", [ArrowFormat("a INT"), ArrowFormat("a STRUCT<x: INT>")])
+def test_should_set_aside_a_stream_of_a_type_that_python_does_not_know(form: ArrowFormat, unit: int) -> None:
+    plain = pa.table({"a": pa.array([pa.MonthDayNano([1, 2, 3])])})
+    nested = pa.table({"a": pa.array([{"x": pa.MonthDayNano([1, 2, 3])}])})
+    for table in (plain, nested):
+        entry = with_unit(stream(table), unit)
+        ((index, error),) = parse(form, entry).bad
+        assert index == 0
+        assert re.search("the column 'a' has values of the type (month|day_time)_interval", error)
+        assert len(ArrowFormat().discover(binary(entry))) == 0
 
 
 def test_should_not_leave_out_what_comes_after_a_stream() -> None:

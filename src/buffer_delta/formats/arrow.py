@@ -18,6 +18,8 @@ from buffer_delta.formats.merge import merge_schemas
 from buffer_delta.formats.options import FormatOptions
 from buffer_delta.formats.schemas import arrow_schema, holds, nullable, schema_text
 
+_UNKNOWN_TYPES = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
+"""A stream may have them, but Python's Arrow knows no such arrays: looking at one is a KeyError."""
 UNREADABLE = (pa.ArrowException, ValueError, OSError)  # Arrow says OSError of a stream that ends too soon
 MAX_BYTES = 1 << 30  # that a stream may expand to, whatever its size, unless `within` says otherwise
 ROWS_PER_ENTRY_MAX = 10_000_000  # a stream of a few bytes may claim 2^63 rows of nothing
@@ -125,6 +127,8 @@ class ArrowFormat(Format):
         _check_size(max(cost.read, cost.rows * row_bytes(self.schema)), most)
         source = pa.BufferReader(payload)
         with pa.ipc.open_stream(source) as stream:
+            for field in stream.schema:
+                _check_readable(field.name, field.type)
             batches, rows, expanded = [], 0, 0
             for batch in stream:
                 rows += batch.num_rows
@@ -165,6 +169,15 @@ class ArrowFormat(Format):
     def settings(self) -> dict[str, Any]:
         given = self.options.schema
         return {"schema": None if given is None else schema_text(given)}
+
+
+def _check_readable(name: str, kind: pa.DataType) -> None:
+    if kind.id in _UNKNOWN_TYPES:
+        raise ValueError(f"the column {name!r} has values of the type {kind}")
+    inner = [kind.storage_type] if isinstance(kind, pa.BaseExtensionType) else []
+    inner += [kind.value_type] if pa.types.is_dictionary(kind) else []
+    for part in (*inner, *(kind.field(at).type for at in range(kind.num_fields))):
+        _check_readable(name, part)
 
 
 def _check_end(payload: pa.Buffer, end: int) -> None:
