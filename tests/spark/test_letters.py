@@ -19,7 +19,7 @@ from buffer_delta.cli.app import EXIT_CODES
 from buffer_delta.config import LoaderConfig
 from buffer_delta.letters.home import QueueHome
 from buffer_delta.letters.redrive import redrive
-from buffer_delta.letters.table import DeltaLetters
+from buffer_delta.letters.table import DeltaLetters, LetterTable
 from buffer_delta.letters.values import Redriven
 from buffer_delta.load.loader import Loader
 from tests.cli.cli_support import InProcess
@@ -125,6 +125,17 @@ def test_should_send_each_letter_back_once_where_two_and_a_loader_run_at_once(pl
     assert sorted(data for sequence, _, data in place.letters() if sequence == 1) == [b"[1]", b"[3]", b"[5]"]
     assert ids(place.spark, place.table) == [0, 2, 4]
     assert place.redrive("bytes = CAST('late' AS BINARY)").letters == 1, "new letters wait for the next redrive"
+
+
+def test_should_find_a_table_by_its_name_in_the_database_in_use(place: Place) -> None:
+    place.spark.sql("CREATE DATABASE parked")
+    try:
+        place.spark.sql(f"CREATE TABLE parked.letters USING delta LOCATION '{place.dead}'")
+        place.spark.catalog.setCurrentDatabase("parked")
+        assert LetterTable(place.spark, "letters").identifier == "letters"
+    finally:
+        place.spark.catalog.setCurrentDatabase("default")
+        place.spark.sql("DROP DATABASE parked CASCADE")
 
 
 def test_should_list_show_and_redrive_on_the_command_line(

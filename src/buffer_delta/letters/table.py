@@ -62,6 +62,8 @@ class LetterTable:
         self._given = spark
         self.spark = spark.newSession()
         share_hadoop_settings(self.spark, spark)
+        self.spark.catalog.setCurrentCatalog(spark.catalog.currentCatalog())  # a name means there what it means here
+        self.spark.catalog.setCurrentDatabase(spark.catalog.currentDatabase())
         self.target = DeltaTarget(self.spark, name)
         seen = self.target.look(APP)
         missing = [column for column in _NEEDED if seen.version is None or column not in seen.schema.names]
