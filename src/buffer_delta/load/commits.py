@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from buffer.errors import ContentionError, StorageError
 from buffer.ledger.plan import Plan
 from buffer.model import BatchDescriptor
 from buffer_delta.delta.state import Commit, TableState
@@ -63,6 +62,7 @@ class Commits:
             states = {**seen, **{name: files.seen for name, files in staged.items()}}
             asked = self._targets if plan.tables is None else said
             plan = self._decided(plan, {name: state for name, state in states.items() if name in asked})
+            self._hand.is_untried = False
             for name in names:
                 commit = self._commit(self._targets[name], rows[name], plan, txn, staged.get(name))
                 if commit is not None:
@@ -71,15 +71,19 @@ class Commits:
         return commits
 
     def check_untried(self, plan: Plan, tables: Mapping[str, TableState]) -> None:
-        """No table can hold a range that nobody has tried: a successor would have fenced us. If one does, another queue
-        is loaded under the same app_id, and acking ours would drop what is in no table. The plan is taken back, for the
-        next start would take it for done."""
-        if not self._hand.is_untried or plan.last not in checks.positions(tables):
-            return
-        try:
-            self._hand.withdraw()
-        except (ContentionError, StorageError) as trouble:
-            log.warning("the next start may take %d..%d for loaded: %s", plan.first, plan.last, trouble)
+        """No table can hold a range of which no commit was tried: a successor would have fenced us.
+
+        If one does, another queue is loaded under the same app_id, and acking ours would drop what is in no table.
+        """
+        if self._hand.is_untried and plan.last in checks.positions(tables):
+            self.take_back(plan)
+
+    def take_back(self, plan: Plan) -> NoReturn:
+        """Raises LedgerBehind once the plan has left the ledger, for the next start would take it for done.
+
+        Raises Fenced instead: a successor has loaded it. And what the store says: without its answer nobody can tell.
+        """
+        self._hand.withdraw()
         raise checks.behind(self._tables.app_id, plan.last, plan.after)
 
     def _accepting(self, plan: Plan, filled: Collection[str], seen: Seen) -> dict[str, Any]:

@@ -28,13 +28,16 @@ class Hand:
         self.is_for_main_alone = False
         """The plan that was found when we entered."""
         self.is_untried = False
-        """The range in hand was planned by us, and nobody has tried it before."""
+        """The range in hand was planned by us, and no commit of it was tried."""
+        self.must_withdraw = False
+        """It is to be taken back before anything else is done: the store did not answer when that was tried."""
         self._earlier: Plan | None = None
         """The plan before that one."""
 
     def take(self, consumer: Consumer, ledger: Ledger, committed: int) -> None:
         self.consumer, self.committed, self.plan = consumer, committed, ledger.plan
         self.is_for_main_alone = is_for_main_alone(ledger)
+        self.is_untried = self.must_withdraw = False  # who planned it may have tried it
 
     def give_back(self) -> None:
         if self.consumer is not None:
@@ -64,20 +67,19 @@ class Hand:
         self._reached("planned")
         return self.plan
 
-    def plan_again(self, earlier: Plan, plan: Plan) -> Plan:
-        """Count one more attempt at it. Raises Fenced."""
-        self.is_untried = False
-        return self.revise(earlier, plan, "planned")
-
     def withdraw(self) -> None:
-        """Put the plan before it in place of an untried one. Raises Fenced."""
+        """Put the plan before it in place of an untried one. Raises Fenced.
+
+        After another error nobody knows what is in the ledger: call it again, before anything else.
+        """
         assert self.is_untried, "one that was tried may be in a table at any moment"
         assert self.plan is not None, "an untried one is there"
+        self.must_withdraw = True
         self._journal.withdraw(self.epoch, self.plan, self._earlier)
-        self.plan, self.is_untried = self._earlier, False
+        self.plan, self.is_untried, self.must_withdraw = self._earlier, False, False
 
     def revise(self, earlier: Plan, plan: Plan, step: str) -> Plan:
-        """Decide the split or name the tables of the plan that is there. Raises Fenced."""
+        """Count an attempt, decide the split or name the tables, of the plan that is there. Raises Fenced."""
         self.plan = self._journal.revise(self.epoch, earlier, plan)
         self._reached(step)
         return self.plan

@@ -67,7 +67,7 @@ class Planning:
         if self._rules.accept_gaps:  # else the next start would refuse the table that was accepted here
             # Those of other places are kept: the main table may have been moved, and is bound by its id there.
             again = replace(again, table_ids={**again.table_ids, **self._tables.ids()})
-        return self._hand.plan_again(plan, again), descriptors
+        return self._hand.revise(plan, again, "planned"), descriptors
 
     def _take_through(self, plan: Plan) -> Sequence[BatchDescriptor]:
         queue = self._hand.queue

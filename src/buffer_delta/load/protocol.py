@@ -149,6 +149,8 @@ class LoadProtocol:
         `choose` says how many of the descriptors at hand (at most `max_batches`) make a good range; 0: wait for more.
         A range that is promised already does not wait.
         """
+        if self._hand.must_withdraw and self._hand.plan is not None:
+            self._commits.take_back(self._hand.plan)
         planned = self._planning.plan(choose, max_batches)
         if planned is None:
             return None
