@@ -20,19 +20,16 @@ from tests.nets import HANGS_S
 from tests.servers import S3Server
 
 
-@pytest.fixture(scope="module")
-def bucket(s3_server: S3Server) -> str:
-    return s3_server.new_bucket()
-
-
 class TestS3(StoreContract):
-    """At the root of a bucket of its own: odd prefixes must not depend on a folder above them."""
+    """At the root of a bucket of its own: odd prefixes must not depend on a folder above them.
+
+    Not of a bucket that was emptied: this server forgets a folder `a` only minutes after the last object in it, and
+    until then it says of a new object `a` that it is there.
+    """
 
     @pytest.fixture
-    def store(self, s3_server: S3Server, bucket: str) -> Store:
-        store = open_store(f"s3://{bucket}", **s3_server.options)
-        assert store.delete_many([o.location for o in store.list("")]) == []
-        return store
+    def store(self, s3_server: S3Server) -> Store:
+        return open_store(f"s3://{s3_server.new_bucket()}", **s3_server.options)
 
 
 def test_should_keep_to_its_prefix_whatever_it_is_called(s3_server: S3Server) -> None:
