@@ -39,7 +39,8 @@ test: prepare ## Run all tests, in several processes: JOBS=3; WRITER=spark for t
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(if $(WRITER),--writer $(WRITER))
 
 busy: TIMES ?= 3
-busy: prepare ## The tests again and again beside eight busy processes, to find those that race (an hour and more): TIMES=3
+busy: JOBS = 6# processes get a share each, so three would take twice as long
+busy: prepare ## The tests again and again beside eight busy processes, to find those that race (an hour): TIMES=3
 	$(BIN)/python -m tests.busy --runs $(TIMES) -- -n $(JOBS) --dist loadgroup
 
 thorough: prepare ## The longest tests, which `make test` leaves out: more formats, kills and processes
