@@ -277,6 +277,7 @@ def test_should_take_every_usual_endpoint(endpoint: str) -> None:
     [
         ("s3://bucket/q", "access_key_id"),
         ("s3://bucket/q", "aws_session_token"),
+        ("s3://bucket/q", "secret_access_key"),
         ("az://container/q", "account_name"),
         ("az://container/q", "bearer_token"),
         ("az://container/q", "tenant_id"),
@@ -286,6 +287,12 @@ def test_should_name_a_key_that_cannot_be_sent(url: str, option: str) -> None:
     with pytest.raises(InvalidConfig, match=f"the store option {option} has a space, a line's end") as raised:
         open_store(url, **{option: "hush\n"})
     assert "hush" not in str(raised.value)
+
+
+def test_should_take_a_secret_with_a_space(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store("s3://bucket/q", **KEYS | {"secret_access_key": "hush hush"})
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush hush")
+    open_store("s3://bucket/q", access_key_id="AKIA", region="x")
 
 
 def test_should_leave_a_variable_alone_that_an_option_stands_in_for(monkeypatch: pytest.MonkeyPatch) -> None:

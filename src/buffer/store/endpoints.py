@@ -36,6 +36,8 @@ _WORDS = {
 """What goes into a header or a URL as it is."""
 _WORD_ENDS = ("access_key_id", "secret_access_key", "token", "region", "account_name", "tenant_id")
 _NO_WORD = re.compile(r"[\x00-\x20\x7f]")
+_NO_SECRET = re.compile(r"[\x00-\x1f\x7f]")
+"""A secret is not sent, only signed with: servers of one's own may let it have spaces."""
 
 
 def check_endpoints(kind: str, options: Mapping[str, Any], environment: Mapping[str, str]) -> None:
@@ -46,7 +48,7 @@ def check_endpoints(kind: str, options: Mapping[str, Any], environment: Mapping[
             continue
         if ("endpoint" in lowered or lowered.endswith(("base_url", "authority_host"))) and not is_endpoint(value):
             raise _refuse(f"the store option {name}")
-        if lowered.endswith(_WORD_ENDS) and _NO_WORD.search(value):
+        if lowered.endswith(_WORD_ENDS) and not _is_word(lowered, value):
             raise _no_word(f"the store option {name}")
         if lowered.endswith("region") and not _REGION.fullmatch(value):
             raise InvalidConfig(f"the store option {name} is not the name of a region", key="store_options")
@@ -60,8 +62,12 @@ def check_endpoints(kind: str, options: Mapping[str, Any], environment: Mapping[
     for name in _named(_WORDS, kind, environment):
         end = next(end for end in _WORD_ENDS if name.lower().endswith(end))
         overridden = any(str(option).lower().endswith(end) for option in options)
-        if not overridden and _NO_WORD.search(environment[name]):
+        if not overridden and not _is_word(end, environment[name]):
             raise _no_word(f"the environment variable {name}")
+
+
+def _is_word(name: str, value: str) -> bool:
+    return not (_NO_SECRET if name.endswith("secret_access_key") else _NO_WORD).search(value)
 
 
 def is_endpoint(value: str) -> bool:
